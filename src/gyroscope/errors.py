@@ -1,0 +1,56 @@
+"""One error type per kind of mistake. Each message names the cause, the value, the bound and a remedy.
+
+Everything here is a `GyroscopeError`: the command line prints its message in one piece and exits with code 2, without a
+traceback, because the reader can mend it. Any other exception is a bug in Gyroscope and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GyroscopeError(Exception):
+    """A mistake or a circumstance that the user can mend."""
+
+
+class InfeasibleError(GyroscopeError, ValueError):
+    """The rule cannot tolerate that many Byzantine workers among that many workers."""
+
+
+class UnknownNameError(GyroscopeError, LookupError):
+    """A rule, attack, task, placement, key or parameter that does not exist."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        choices = sorted(known)
+        near = difflib.get_close_matches(name, choices, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        listing = ", ".join(choices) if choices else "it takes none"
+        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {listing}")
+
+
+class ConfigError(GyroscopeError, ValueError):
+    """A configuration value out of range, of the wrong type, or at odds with another one."""
+
+
+class RowsError(GyroscopeError, ValueError):
+    """Rows that are not an (n, d) floating-point tensor."""
+
+
+class DataError(GyroscopeError):
+    """A data set that cannot be found, fetched, or trusted."""
+
+
+class RunDirectoryError(GyroscopeError):
+    """A run directory that exists already, is missing, in use, or cannot be resumed."""
+
+
+class StorageError(GyroscopeError, OSError):
+    """The disk refused a write (full, read-only, quota)."""
+
+    def __str__(self) -> str:  # OSError would print only its errno pair
+        return str(self.args[0]) if self.args else ""
+
+
+class MissingExtraError(GyroscopeError, ImportError):
+    """An optional dependency is asked for but not installed."""
