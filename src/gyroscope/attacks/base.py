@@ -1,0 +1,64 @@
+"""What every attack is: a small frozen dataclass that turns the honest rows into f Byzantine ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gyroscope import rows as rows_module
+from gyroscope import specs
+from gyroscope.errors import ConfigError
+from gyroscope.rules import Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What an omniscient adversary knows besides the honest rows. It cannot change any of it."""
+
+    rule: Rule
+    """The configured rule, with its parameters."""
+    declared_f: int
+    """How many Byzantine workers the rule is told to tolerate."""
+    generator: torch.Generator
+    """The adversary's own randomness for this step."""
+    step: int = 0
+    parameters: Tensor | None = None
+    """The model's parameters, as one vector."""
+    placement: str = "none"
+    """Where momentum is computed; at the workers, the honest rows have it in them already."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Attack(ABC):
+    """A behaviour of the f Byzantine workers, who collude and see everything.
+
+    Call the object, not `rows`: `attack(honest, f, view)` gives (f, d), in the honest rows' dtype and on their device.
+    Equal rows may share memory (stride 0): copy before writing.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str] = "-"
+
+    def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
+        honest = rows_module.check(honest)
+        if f < 1:
+            raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f}")
+        return self.rows(honest, f, view)
+
+    def __str__(self) -> str:
+        """The spec on the command line and in a configuration that builds this attack: `little:factor=2`."""
+        return specs.text(self)
+
+    @abstractmethod
+    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+        """The algorithm, on checked input."""
+
+
+def repeat(vector: Tensor, f: int) -> Tensor:
+    """All f Byzantine workers send the same vector; it is stored once."""
+    return vector.unsqueeze(0).expand(f, -1)

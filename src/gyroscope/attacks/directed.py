@@ -1,0 +1,72 @@
+"""The paper's common core of both attacks: every Byzantine worker sends mean + factor * direction."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import abstractmethod
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.errors import ConfigError
+
+# Where `auto` looks for its factor: the powers of two from 1/16 to 64, then between the best one's neighbours.
+_EXPONENTS = range(-4, 7)
+_REFINEMENTS = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Directed(Attack):
+    """mean(honest) + factor * direction(honest), the same for all f workers. The factor is a number or `auto`."""
+
+    factor: float | Literal["auto"]
+
+    def __post_init__(self) -> None:
+        if self.factor == "auto":
+            return
+        if isinstance(self.factor, (bool, str)) or not math.isfinite(self.factor):
+            raise ConfigError(f"the factor of {self.name!r} must be a finite number or 'auto', got {self.factor!r}")
+
+    @abstractmethod
+    def direction(self, honest: Tensor, mean: Tensor) -> Tensor:
+        """The attack vector a_t, of shape (d,)."""
+
+    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+        mean = honest.mean(dim=0)
+        direction = self.direction(honest, mean)
+        factor = best_factor(honest, mean, direction, f, view) if self.factor == "auto" else self.factor
+        return repeat(torch.add(mean, direction, alpha=factor), f)
+
+
+def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: View) -> float:
+    """The factor that moves the configured rule's output furthest from the honest mean.
+
+    A coarse search over powers of two, then a golden-section search between the neighbours of the best. The distance
+    need not have a single peak (Krum drops to zero where it begins to exclude the Byzantine rows), so the best factor
+    *seen* is returned, never a point that was only interpolated; of equally good ones, the smallest.
+    """
+    rows = torch.cat([honest, repeat(mean, f)])
+    seen: dict[float, float] = {}
+
+    def damage(factor: float) -> float:
+        if factor not in seen:
+            rows[honest.shape[0] :] = torch.add(mean, direction, alpha=factor)
+            moved = view.rule(rows, view.declared_f).vector
+            distance = float(torch.linalg.vector_norm(moved - mean, dtype=torch.float64))
+            seen[factor] = math.inf if math.isnan(distance) else distance
+        return seen[factor]
+
+    coarse = [2.0**exponent for exponent in _EXPONENTS]
+    best = max(coarse, key=damage)
+    low, high = best / 2, best * 2
+    golden = (math.sqrt(5) - 1) / 2
+    for _ in range(_REFINEMENTS):
+        left, right = high - golden * (high - low), low + golden * (high - low)
+        if damage(left) >= damage(right):
+            high = right
+        else:
+            low = left
+    return max(sorted(seen), key=seen.__getitem__)

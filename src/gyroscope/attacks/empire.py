@@ -1,0 +1,28 @@
+"""Fall of empires: push against the mean, gently enough to be taken for one of the honest rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from torch import Tensor
+
+from gyroscope.attacks.directed import Directed
+
+
+@dataclasses.dataclass(frozen=True)
+class Empire(Directed):
+    """Sends (1 - factor) * mean; 1.1 by default, as in the paper's experiments.
+
+    Others write it as -tau * mean (inner-product manipulation): the paper's factor 1.1 is tau = 0.1.
+    `factor=auto` searches for the factor that does most damage to the configured rule.
+    """
+
+    factor: float | Literal["auto"] = 1.1
+
+    name = "empire"
+    summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"
+    paper = "Xie et al. 2019"
+
+    def direction(self, honest: Tensor, mean: Tensor) -> Tensor:
+        return -mean

@@ -1,0 +1,182 @@
+"""The configuration of one run: a frozen dataclass <-> a flat TOML file <-> the command line's options.
+
+Each field carries its help text, so that the three can never disagree. What is left unset comes from the task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gyroscope import attacks, momentum, rules, tasks
+from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope.schedule import Schedule
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+CUSTOM_TASK = "custom"
+L2_FORMS = ("half-squared", "norm")
+
+
+def _option(default: Any, group: str, help: str, *, metavar: str | None = None, experiment: bool = True) -> Any:
+    """A field with what the command line shows of it. `experiment`: whether its value changes the numbers."""
+    return dataclasses.field(
+        default=default, metadata={"group": group, "help": help, "metavar": metavar, "experiment": experiment}
+    )
+
+
+_WHAT, _WHO, _HOW = "what is learned", "who attacks, who defends", "how it is trained"
+_RECORD, _MACHINE = "what is recorded", "on which machine"
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in)."""
+
+    task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
+    steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
+    batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
+    seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
+
+    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, bulyan", metavar="RULE")
+    attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
+    workers: int | None = _option(None, _WHO, "n, all workers, the Byzantine ones included", metavar="N")
+    byzantine: int = _option(0, _WHO, "how many of them really are Byzantine", metavar="F")
+    declared_byzantine: int | None = _option(
+        None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+    )
+
+    momentum: str = _option("workers", _HOW, "where momentum is computed: workers, server or none", metavar="PLACE")
+    mu: float | None = _option(None, _HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
+    nesterov: bool = _option(False, _HOW, "Nesterov's look-ahead momentum")
+    lr: str | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
+    clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
+    l2: float | None = _option(None, _HOW, "L2 regularisation factor", metavar="L")
+    l2_form: str = _option(
+        "half-squared", _HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", metavar="FORM"
+    )
+
+    evaluate_every: int | None = _option(None, _RECORD, "rounds between evaluations on the test set", metavar="K")
+    checkpoint_every: int | None = _option(
+        None, _RECORD, "rounds between checkpoints (default: one every 30 seconds)", metavar="K", experiment=False
+    )
+
+    device: str = _option("cpu", _MACHINE, "cpu, cuda, cuda:1, ...", metavar="DEV", experiment=False)
+    threads: int | None = _option(
+        None, _MACHINE, "CPU threads (default: as torch chooses)", metavar="N", experiment=False
+    )
+    data_dir: str | None = _option(
+        None, _MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", metavar="DIR", experiment=False
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
+            object.__setattr__(self, "lr", f"{self.lr:g}")
+        for name in ("mu", "clip", "l2"):
+            if isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool):
+                object.__setattr__(self, name, float(getattr(self, name)))
+        _check_types(self)
+        for name, least in (
+            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0),
+            ("evaluate_every", 1), ("checkpoint_every", 1), ("threads", 1),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"clip must be positive (inf for no clipping), got {self.clip}")
+        if self.l2 is not None and not 0 <= self.l2 < math.inf:
+            raise ConfigError(f"l2 must be at least 0 and finite, got {self.l2}")
+        if self.l2_form not in L2_FORMS:
+            raise UnknownNameError("l2_form", self.l2_form, L2_FORMS)
+        if self.lr is not None:
+            Schedule.parse(self.lr)
+
+    def resolve(self, task: tasks.Task | None = None) -> Config:
+        """The complete configuration: the task's defaults filled in, and everything checked before anything runs."""
+        if task is None and self.task == CUSTOM_TASK:
+            raise ConfigError("the task 'custom' exists only in Python: pass it, as in gyroscope.resume(DIR, task=task)")
+        defaults = task.defaults if task is not None else tasks.parse(self.task).defaults
+        filled = {
+            field.name: getattr(defaults, field.name)
+            for field in dataclasses.fields(defaults)
+            if getattr(self, field.name) is None
+        }
+        if self.declared_byzantine is None:
+            filled["declared_byzantine"] = self.byzantine
+        config = dataclasses.replace(self, **filled, task=self.task if task is None else task.name)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Whether a resolved configuration can run: feasible, consistent, all names known."""
+        assert self.workers is not None and self.declared_byzantine is not None and self.mu is not None
+        if self.attack == "none" and self.byzantine > 0:
+            raise ConfigError(
+                f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
+                f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
+            )
+        if self.attack != "none":
+            attacks.parse(self.attack)
+            if self.byzantine == 0:
+                raise ConfigError(
+                    f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
+                )
+        if self.byzantine >= self.workers:
+            raise ConfigError(
+                f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
+            )
+        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
+        momentum.make(self.momentum, self.mu, self.nesterov)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Config:
+        """A configuration from keys and values. An unknown key is an error: nothing is silently dropped."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UnknownNameError("configuration key", key, known)
+        return cls(**values)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Read a TOML file."""
+        try:
+            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except OSError as problem:
+            raise ConfigError(f"cannot read the configuration {path}: {problem.strerror}") from problem
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+            raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
+        try:
+            return cls.from_mapping(values)
+        except UnknownNameError as problem:
+            raise ConfigError(f"{path}: {problem}") from problem
+
+    def to_toml(self) -> str:
+        """The TOML text that `load` reads back to an equal configuration."""
+        import tomli_w
+
+        return tomli_w.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None})
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
+
+
+def _check_types(config: Config) -> None:
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        wanted = str(field.type).split(" | ")
+        if value is None and "None" in wanted:
+            continue
+        if not isinstance(value, _TYPES[wanted[0]]) or (isinstance(value, bool) and wanted[0] != "bool"):
+            names = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+            raise ConfigError(f"{field.name} must be {names[wanted[0]]}, got {value!r}")
+        if isinstance(value, float) and math.isnan(value):
+            raise ConfigError(f"{field.name} must be a number, got nan")

@@ -1,0 +1,75 @@
+"""Data in memory: one split for training, one for testing, each with its own preparation."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gyroscope import randomness
+from gyroscope.errors import DataError
+
+Prepare = Callable[[Tensor, torch.Generator], Tensor]
+"""From stored inputs to the model's inputs, with randomness for augmentation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Inputs (N, ...) and targets (N, ...), kept as they are stored; `prepare` is applied to each batch taken.
+
+    Training and testing never share a split object, so an augmentation cannot leak into the test or get lost.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    prepare: Prepare | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets) or len(self.inputs) == 0:
+            raise DataError(
+                f"a split needs as many targets as inputs and at least one, got {len(self.inputs)} inputs and "
+                f"{len(self.targets)} targets"
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device) -> Split:
+        return dataclasses.replace(self, inputs=self.inputs.to(device).contiguous(), targets=self.targets.to(device))
+
+    @classmethod
+    def of(cls, data: Split | tuple[Tensor, Tensor] | Any) -> Split:
+        """A split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
+        if isinstance(data, Split):
+            return data
+        if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
+            return cls(data[0], data[1])
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            samples = cast(Sequence[tuple[Any, Any]], data)
+            pairs = [samples[index] for index in range(len(samples))]
+            return cls(
+                torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
+            )
+        raise DataError(
+            f"cannot take data from a {type(data).__name__}: pass (inputs, targets) tensors, a gyroscope Split, or a "
+            "map-style data set of (input, target) pairs"
+        )
+
+
+def deal(seed: int, step: int, workers: Iterable[int], samples: int, batch: int) -> Tensor:
+    """(workers, batch) sample numbers: each worker draws its batch uniformly, with replacement, from its own stream.
+
+    Worker i's batch at step t depends on (seed, i, t) alone, however many other workers there are.
+    """
+    stream = torch.Generator()
+    return torch.stack(
+        [
+            torch.randint(
+                samples, (batch,), generator=stream.manual_seed(randomness.derive(seed, "batch", worker, step))
+            )
+            for worker in workers
+        ]
+    )

@@ -1,0 +1,107 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol, TextIO
+
+from gyroscope.measures import Number
+
+
+class Progress(Protocol):
+    """Told of every step and of every evaluation."""
+
+    def begin(self, title: str, step: int, steps: int) -> None: ...
+    def step(self, row: dict[str, Number]) -> None: ...
+    def evaluated(self, step: int, accuracy: float) -> None: ...
+    def end(self) -> None: ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def begin(self, title: str, step: int, steps: int) -> None: ...
+    def step(self, row: dict[str, Number]) -> None: ...
+    def evaluated(self, step: int, accuracy: float) -> None: ...
+    def end(self) -> None: ...
+
+
+class Lines:
+    """A line at every evaluation, but not more than about one a second: for logs and pipes."""
+
+    def __init__(self, stream: TextIO | None = None, interval: float = 1.0) -> None:
+        self.stream = stream or sys.stderr
+        self.interval = interval
+        self.row: dict[str, Number] = {}
+
+    def begin(self, title: str, step: int, steps: int) -> None:
+        self.steps, self.started, self.first, self.said = steps, time.monotonic(), step, float("-inf")
+        print(f"{title}: steps {step} to {steps}", file=self.stream, flush=True)
+
+    def step(self, row: dict[str, Number]) -> None:
+        self.row = row
+
+    def evaluated(self, step: int, accuracy: float) -> None:
+        now = time.monotonic()
+        if now - self.said < self.interval and step != self.steps:
+            return
+        self.said = now
+        pace = (step - self.first) / max(now - self.started, 1e-9)
+        print(
+            f"step {step}/{self.steps}  {describe(self.row)}  accuracy {accuracy:.2%}  {pace:.1f} steps/s",
+            file=self.stream,
+            flush=True,
+        )
+
+    def end(self) -> None: ...
+
+
+class Bar:
+    """A live bar with step, loss, accuracy, ratio and steps/s."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        self.bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            expand=True,
+        )
+
+    def begin(self, title: str, step: int, steps: int) -> None:
+        self.first, self.started = step, time.monotonic()
+        self.accuracy: float | None = None
+        self.bar.start()
+        self.task = self.bar.add_task(title, total=steps, completed=step, facts="")
+
+    def step(self, row: dict[str, Number]) -> None:
+        done = int(row["step"] or 0) + 1
+        pace = (done - self.first) / max(time.monotonic() - self.started, 1e-9)
+        accuracy = "" if self.accuracy is None else f"  accuracy {self.accuracy:.2%}"
+        self.bar.update(self.task, completed=done, facts=f"{describe(row)}{accuracy}  {pace:.1f} steps/s")
+
+    def evaluated(self, step: int, accuracy: float) -> None:
+        self.accuracy = accuracy
+
+    def end(self) -> None:
+        self.bar.stop()
+
+
+def describe(row: dict[str, Number]) -> str:
+    """The two numbers of a step that one watches."""
+    known = {"loss": row.get("loss"), "ratio": row.get("ratio_sent")}
+    return "  ".join(f"{name} {value:.3g}" for name, value in known.items() if value is not None)
+
+
+def choose(quiet: bool = False) -> Progress:
+    """What fits the place where the program runs."""
+    if quiet:
+        return Silent()
+    return Bar() if sys.stderr.isatty() else Lines()

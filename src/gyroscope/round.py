@@ -1,0 +1,82 @@
+"""The round: one synchronous step of Byzantine distributed SGD, and the whole of it.
+
+    gradients -> momentum before the rule -> attack -> rule -> momentum after the rule -> parameters
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from gyroscope import randomness
+from gyroscope.attacks import Attack, View
+from gyroscope.momentum import Placement, State
+from gyroscope.rules import Aggregate, Rule
+from gyroscope.schedule import Schedule
+from gyroscope.workers import HonestWorkers
+
+
+@dataclasses.dataclass(frozen=True)
+class Players:
+    """Who takes part in a round, and by which rules."""
+
+    workers: HonestWorkers
+    placement: Placement
+    attack: Attack | None
+    byzantine: int
+    """How many workers really are Byzantine: 0 without an attack."""
+    rule: Rule
+    declared_f: int
+    """How many the rule is told to tolerate."""
+    schedule: Schedule
+    seed: int
+
+    @property
+    def n(self) -> int:
+        return self.workers.count + self.byzantine
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What happened in a round. Rows of honest workers come first, those of Byzantine workers last."""
+
+    step: int
+    lr: float
+    losses: Tensor
+    sampled: Tensor
+    """(h, d): the honest workers' clipped gradients."""
+    sent: Tensor
+    """(h, d): what they sent; with momentum at the workers, the accumulated gradients."""
+    attack: Tensor
+    """(f, d): what the Byzantine workers sent; f may be 0."""
+    aggregate: Aggregate
+    """What the rule made of it."""
+
+
+def play(players: Players, state: State, step: int) -> tuple[Round, State]:
+    """Play one round: update the model's parameters in place, and tell what happened."""
+    parameters = players.workers.parameters
+    losses, sampled = players.workers.sample(step)
+    sent, state = players.placement.before(sampled, state)
+    attack = _attack_rows(players, sent, parameters, step)
+    aggregate = players.rule(torch.cat([sent, attack]) if len(attack) else sent, players.declared_f)
+    direction, state = players.placement.after(aggregate.vector, state)
+    lr = players.schedule.at(step)
+    parameters.sub_(direction, alpha=lr)
+    return Round(step, lr, losses, sampled, sent, attack, aggregate), state
+
+
+def _attack_rows(players: Players, sent: Tensor, parameters: Tensor, step: int) -> Tensor:
+    if players.attack is None:
+        return sent[:0]
+    view = View(
+        rule=players.rule,
+        declared_f=players.declared_f,
+        generator=randomness.generator(players.seed, "attack", step),
+        step=step,
+        parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
+        placement=players.placement.name,
+    )
+    return players.attack(sent, players.byzantine, view)

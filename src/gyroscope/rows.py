@@ -1,0 +1,93 @@
+"""Rows: a contiguous (n, d) tensor with one worker's vector per row. What every rule and attack needs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gyroscope.errors import RowsError
+
+# Columns per block of the distance computation: 51 rows of that many float64 stay in a core's cache.
+_BLOCK = 8192
+
+
+def check(rows: Tensor | Sequence[Tensor]) -> Tensor:
+    """The rows as an (n, d) floating-point tensor, or an error that says what is wrong with them."""
+    if not isinstance(rows, Tensor):
+        rows = _stack(rows)
+    if rows.dim() != 2 or rows.shape[0] == 0 or rows.shape[1] == 0:
+        raise RowsError(f"rows must have the shape (n, d) with n >= 1 and d >= 1, got {tuple(rows.shape)}")
+    if not rows.is_floating_point():
+        raise RowsError(f"rows must be floating-point, got {rows.dtype}: convert them with rows.float()")
+    return rows.detach()
+
+
+def _stack(rows: Sequence[Tensor]) -> Tensor:
+    rows = list(rows)
+    if not rows:
+        raise RowsError("there are no rows: a rule needs at least one")
+    for index, row in enumerate(rows):
+        if not isinstance(row, Tensor):
+            raise RowsError(f"row {index} is a {type(row).__name__}, not a tensor")
+    first = rows[0]
+    for index, row in enumerate(rows):
+        if row.dim() != 1 or row.shape != first.shape:
+            raise RowsError(f"rows are ragged: row 0 has shape {tuple(first.shape)}, row {index} {tuple(row.shape)}")
+        if row.dtype != first.dtype or row.device != first.device:
+            raise RowsError(
+                f"rows are of mixed kinds: row 0 is {first.dtype} on {first.device}, "
+                f"row {index} {row.dtype} on {row.device}"
+            )
+    return torch.stack(rows)
+
+
+def distances(rows: Tensor) -> Tensor:
+    """The (n, n) table of Euclidean distances, in float64, with inf where a row makes a distance meaningless.
+
+    Differences are taken before squaring, so near-identical rows with a large common offset keep their distance
+    (`|a|^2 + |b|^2 - 2ab` would cancel it away). A NaN or an infinity anywhere in a row puts that row infinitely far
+    from every other: it is the worst outlier there can be. The diagonal is zero.
+    """
+    n, d = rows.shape
+    squares = torch.zeros(n * (n - 1) // 2, dtype=torch.float64, device=rows.device)
+    for start in range(0, d, _BLOCK):
+        block = rows[:, start : start + _BLOCK].to(torch.float64)
+        squares += torch.nn.functional.pdist(block).square_()
+    table = torch.zeros(n, n, dtype=torch.float64, device=rows.device)
+    upper = torch.triu_indices(n, n, offset=1, device=rows.device)
+    table[upper[0], upper[1]] = squares.sqrt_().nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    return table + table.T
+
+
+def flatten(tensors: Iterable[Tensor]) -> Tensor:
+    """All the tensors' values, one after the other, as one new vector."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """The parameters that training changes, in the order in which they stand in a row."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def attach(module: nn.Module) -> Tensor:
+    """Make the module's trainable parameters views of one flat vector, and return it.
+
+    From then on whoever changes the vector changes the module; nothing needs to be copied back and forth.
+    """
+    parameters = trainable(module)
+    if not parameters:
+        raise RowsError("the model has no parameters to train")
+    if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+        raise RowsError("the model's parameters must share one dtype and one device: move it with model.to(...)")
+    flat = flatten(parameters)
+    for parameter, piece in zip(parameters, split_like(flat, parameters), strict=True):
+        parameter.data = piece
+    return flat
+
+
+def split_like(rows: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Views of consecutive pieces of a vector (or of each row of rows), each shaped like its tensor."""
+    pieces = rows.split([tensor.numel() for tensor in tensors], dim=-1)
+    return [piece.unflatten(-1, tensor.shape or (1,)) for piece, tensor in zip(pieces, tensors, strict=True)]

@@ -1,0 +1,27 @@
+"""The rules, by name. `make("krum", m=1)` and the command line's `krum:m=1` build the same object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gyroscope import specs
+from gyroscope.rules.average import Average
+from gyroscope.rules.base import Aggregate, Rule
+from gyroscope.rules.bulyan import Bulyan
+from gyroscope.rules.krum import Krum
+from gyroscope.rules.median import Median
+
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
+
+__all__ = ["RULES", "Aggregate", "Average", "Bulyan", "Krum", "Median", "Rule", "make", "parse"]
+
+
+def make(name: str, **parameters: Any) -> Rule:
+    """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`."""
+    return specs.make("rule", RULES, name, parameters)
+
+
+def parse(spec: str) -> Rule:
+    """The rule that a spec such as `krum:m=1` describes."""
+    name, parameters = specs.split(spec)
+    return make(name, **parameters)

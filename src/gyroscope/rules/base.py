@@ -1,0 +1,82 @@
+"""What every rule is: a small frozen dataclass that turns n rows, up to f of them Byzantine, into one vector."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from gyroscope import rows as rows_module
+from gyroscope import specs
+from gyroscope.errors import ConfigError, InfeasibleError
+
+
+class Aggregate(NamedTuple):
+    """What a rule returns."""
+
+    vector: Tensor
+    """The aggregated vector: shape (d,), dtype and device of the rows."""
+
+    weight: Tensor | None
+    """Each worker's share in the vector, shape (n,), float64, sum 1; None where a share has no meaning."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule(ABC):
+    """A gradient aggregation rule.
+
+    A subclass sets the class variables, says how many workers it needs, and implements `aggregate`. Call the object,
+    not `aggregate`: `rule(rows, f=12).vector`. The call checks the input, so `aggregate` never sees bad shapes or an
+    infeasible f.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    needs: ClassVar[str]
+    paper: ClassVar[str]
+    resilient: ClassVar[bool] = True
+    """Whether the rule promises a finite result near the honest rows when at most f rows hold anything at all."""
+    weaker: ClassVar[str | None] = None
+    """A rule that tolerates more Byzantine workers, named in the error about an infeasible f."""
+
+    def __call__(self, rows: Tensor | Sequence[Tensor], f: int) -> Aggregate:
+        checked = rows_module.check(rows)
+        self.check_feasible(checked.shape[0], f)
+        return self.aggregate(checked, f)
+
+    def __str__(self) -> str:
+        """The spec on the command line and in a configuration that builds this rule: `krum:m=1`."""
+        return specs.text(self)
+
+    @abstractmethod
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        """The algorithm, on checked rows. Must neither change nor return a view of them."""
+
+    @abstractmethod
+    def min_workers(self, f: int) -> int:
+        """The fewest workers among which f Byzantine ones can be tolerated."""
+
+    def ratio_bound(self, n: int, f: int) -> float | None:
+        """The variance-norm ratio below which the theory promises resilience, where it gives one."""
+        return None
+
+    def check_feasible(self, n: int, f: int) -> None:
+        """Raise before anything is computed if this (n, f) is outside what the rule can do. Nothing is clamped."""
+        if isinstance(f, bool) or not isinstance(f, int):
+            raise ConfigError(f"f must be a whole number of workers, got {f!r}")
+        if f < 0:
+            raise InfeasibleError(f"f cannot be negative, got f = {f}")
+        needed = self.min_workers(f)
+        if n >= needed:
+            return
+        largest = max((g for g in range(f) if self.min_workers(g) <= n), default=None)
+        remedies = [f"lower f to {largest}"] if largest is not None else [f"use at least {self.min_workers(0)} workers"]
+        if self.weaker:
+            remedies.append(f"use {self.weaker}")
+        raise InfeasibleError(
+            f"{type(self).__name__} needs {self.needs} = {needed} workers for f = {f}, got n = {n}: "
+            + " or ".join(remedies)
+        )

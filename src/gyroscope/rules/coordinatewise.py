@@ -1,0 +1,39 @@
+"""Order statistics per coordinate, on which Median, Bulyan and their relatives stand.
+
+NaN sorts above +inf. So with at most f NaN or infinite values among n >= 2f + 1 in a coordinate, the middle is an
+honest value or lies between two. Ties are broken by value, never by row: the result does not depend on who sent what.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def median(rows: Tensor, even: str = "lower") -> Tensor:
+    """The median of each column: for an even number of rows the lower middle, or the mean of both middles."""
+    n = rows.shape[0]
+    low = _kth(rows, (n - 1) // 2)
+    if even == "lower" or n % 2 == 1:
+        return low
+    return low.mul_(0.5).add_(_kth(rows, n // 2), alpha=0.5)  # halves first: the sum of two large values overflows
+
+
+def mean_around_median(rows: Tensor, count: int) -> Tensor:
+    """The mean of the `count` values of each column that are nearest to its (lower) median.
+
+    In sorted order these are a window around the middle. Of two values equally near, the smaller belongs to it.
+    """
+    n = rows.shape[0]
+    ordered = rows.sort(dim=0).values
+    middle = ordered[(n - 1) // 2]
+    # The window moves right past each value that is farther from the middle than the one it would gain.
+    first = (middle - ordered[: n - count] > ordered[count:] - middle).sum(dim=0)
+    total = ordered.gather(0, first.unsqueeze(0))[0]
+    for offset in range(1, count):
+        total += ordered.gather(0, (first + offset).unsqueeze(0))[0]
+    return total / count
+
+
+def _kth(rows: Tensor, index: int) -> Tensor:
+    """The value at the index in the sorted order of each column."""
+    return rows.t().contiguous().kthvalue(index + 1, dim=1).values

@@ -1,0 +1,100 @@
+"""Krum and Multi-Krum: the mean of the rows that have the nearest neighbours."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gyroscope import rows as rows_module
+from gyroscope import theory
+from gyroscope.errors import ConfigError
+from gyroscope.rules.base import Aggregate, Rule
+
+Neighbours = Literal["n-f-2", "n-f-1"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """How Krum scores a row: by the sum of its distances to its nearest neighbours. Bulyan uses it too."""
+
+    squared: bool = False
+    neighbours: Neighbours = "n-f-2"
+
+    def __post_init__(self) -> None:
+        if self.neighbours not in ("n-f-2", "n-f-1"):
+            raise ConfigError(f"neighbours must be 'n-f-2' or 'n-f-1', got {self.neighbours!r}")
+        if not isinstance(self.squared, bool):
+            raise ConfigError(f"squared must be true or false, got {self.squared!r}")
+
+    def scores(self, table: Tensor, f: int) -> Tensor:
+        """The score of each row, from the table of distances between all rows."""
+        n = table.shape[0]
+        count = max(1, n - f - (1 if self.neighbours == "n-f-1" else 2))
+        # A row is no neighbour of itself, even where others lie at distance zero from it: drop the diagonal by place.
+        others = table[~torch.eye(n, dtype=torch.bool, device=table.device)].view(n, n - 1)
+        nearest = others.sort(dim=1).values[:, :count]
+        return (nearest.square() if self.squared else nearest).sum(dim=1)
+
+    def ranking(self, table: Tensor, f: int) -> Tensor:
+        """Row numbers from the best score to the worst; of equal scores the lowest row first."""
+        return self.scores(table, f).argsort(stable=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Krum(Rule):
+    """The mean of the m rows of smallest score. Needs n >= 2f + 3.
+
+    A row's score is the sum of its distances to its n-f-2 nearest other rows. m runs from 1 to n-f-2, which is the
+    default (the paper's experiments; others call it Multi-Krum when m > 1).
+
+    A row that holds a NaN or an infinity is infinitely far from all others, so it is never among the best n-f-2.
+    Cost: n(n-1)/2 distances, O(n^2 d). Weights: 1/m for the chosen rows. Ties go to the lowest row number.
+
+    Who does what: this paper's text sums distances over n-f-2 neighbours (the default). The original Krum paper sums
+    squared distances (`squared=True`). The released code of this paper takes n-f-1 neighbours
+    (`neighbours="n-f-1"`); ByzFL and ByzPy take n-f-1 with squares; Flower n-f-2 with squares.
+    """
+
+    m: int | None = None
+    squared: bool = False
+    neighbours: Neighbours = "n-f-2"
+
+    name = "krum"
+    summary = "the mean of the m rows that are nearest to their n-f-2 nearest neighbours"
+    needs = "n >= 2f + 3"
+    paper = "Blanchard et al. 2017"
+    weaker = "median"
+
+    def __post_init__(self) -> None:
+        check_m(type(self).__name__, self.m)
+        Scoring(self.squared, self.neighbours)
+
+    def min_workers(self, f: int) -> int:
+        return 2 * f + 3
+
+    def ratio_bound(self, n: int, f: int) -> float:
+        return theory.krum_ratio_bound(n, f)
+
+    def check_feasible(self, n: int, f: int) -> None:
+        super().check_feasible(n, f)
+        check_m(type(self).__name__, self.m, n, f)
+
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        n = rows.shape[0]
+        m = self.m or n - f - 2
+        chosen = Scoring(self.squared, self.neighbours).ranking(rows_module.distances(rows), f)[:m]
+        weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / m)
+        return Aggregate(rows.index_select(0, chosen).mean(dim=0), weight)
+
+
+def check_m(rule: str, m: int | None, n: int | None = None, f: int | None = None) -> None:
+    """m is a whole number from 1 to n-f-2, or None for that largest value."""
+    if m is None:
+        return
+    if isinstance(m, bool) or not isinstance(m, int) or m < 1:
+        raise ConfigError(f"{rule}'s m must be a whole number of at least 1, got {m!r}")
+    if n is not None and f is not None and m > n - f - 2:
+        raise ConfigError(f"{rule}'s m must be at most n-f-2 = {n - f - 2} for n = {n} and f = {f}, got m = {m}")

@@ -1,0 +1,97 @@
+"""From `krum:m=1` on the command line to `Krum(m=1)`, and back.
+
+Rules, attacks and tasks are frozen dataclasses listed by name in an explicit table. A *spec* is the text form of one:
+`name`, or `name:key=value,key=value`, or `my_package.my_module:MyRule:key=value` for one that is in no table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from gyroscope.errors import ConfigError, UnknownNameError
+
+T = TypeVar("T")
+Factory = Callable[..., T]
+
+
+def parse_value(text: str) -> int | float | bool | str | None:
+    """`1` -> 1, `1.5` -> 1.5, `true` -> True, `none` -> None; anything else stays text."""
+    words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def split(spec: str) -> tuple[str, dict[str, Any]]:
+    """The name in a spec and its parameters."""
+    name, _, rest = spec.strip().partition(":")
+    if "." in name:  # an import path, my_package.my_module:MyRule
+        attribute, _, rest = rest.partition(":")
+        name = f"{name}:{attribute}"
+    parameters: dict[str, Any] = {}
+    for item in filter(None, (part.strip() for part in rest.split(","))):
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise ConfigError(f"cannot read {item!r} in {spec!r}: parameters are written name:key=value,key=value")
+        parameters[key.strip().replace("-", "_")] = parse_value(value.strip())
+    return name, parameters
+
+
+def make(kind: str, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
+    """Build the named entry of a table, of an installed package's entry point, or of an importable module."""
+    factory = table.get(name) or _third_party(kind, table, name)
+    known = _parameters(factory)
+    for key in parameters:
+        if known is not None and key not in known:
+            raise UnknownNameError(f"parameter of {kind} {name!r}", key, known)
+    try:
+        return factory(**parameters)
+    except TypeError as problem:
+        raise ConfigError(f"cannot build {kind} {name!r} from {dict(parameters)}: {problem}") from problem
+
+
+def text(thing: Any) -> str:
+    """The shortest spec that builds the same rule, attack or task again."""
+    kind = type(thing)
+    # Whatever is not ours is found by its import path: its name may be in nobody's table.
+    name = kind.name if kind.__module__.startswith("gyroscope.") else f"{kind.__module__}:{kind.__qualname__}"
+    changed = [
+        f"{field.name}={_value_text(getattr(thing, field.name))}"
+        for field in dataclasses.fields(thing)
+        if field.init and getattr(thing, field.name) != field.default
+    ]
+    return name + (":" + ",".join(changed) if changed else "")
+
+
+def _value_text(value: object) -> str:
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _parameters(factory: Factory[T]) -> list[str] | None:
+    if dataclasses.is_dataclass(factory):
+        return [field.name for field in dataclasses.fields(factory) if field.init]
+    return None
+
+
+def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Factory[T]:
+    installed = {point.name: point for point in entry_points(group=f"gyroscope.{kind}s")}
+    if name in installed:
+        factory: Factory[T] = installed[name].load()
+        return factory
+    module_name, _, attribute = name.partition(":")
+    if not attribute:
+        raise UnknownNameError(kind, name, [*table, *installed])
+    try:
+        loaded: Factory[T] = getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError(f"cannot import {kind} {name!r}: {problem}") from problem
+    return loaded

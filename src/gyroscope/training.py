@@ -1,0 +1,366 @@
+"""The loop: rounds, evaluation, checkpoints, resuming, progress."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
+from gyroscope.config import Config
+from gyroscope.data.splits import Split
+from gyroscope.errors import ConfigError
+from gyroscope.evaluation import Evaluation, evaluate
+from gyroscope.measures import Memory, Number, measure
+from gyroscope.progress import Progress, Silent
+from gyroscope.record import RunDirectory
+from gyroscope.round import Players, play
+from gyroscope.schedule import Schedule
+from gyroscope.workers import HonestWorkers
+
+if TYPE_CHECKING:
+    import pandas
+
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclasses.dataclass
+class Result:
+    """How a run went: its status, its tables, and the trained model."""
+
+    config: Config
+    status: str
+    """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
+    step: int
+    """How many rounds were played."""
+    model: nn.Module
+    directory: Path | None
+    tables: dict[str, list[dict[str, Number]]]
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """One row per step; docs/measures.md explains the columns."""
+        return self._frame(record.METRICS)
+
+    @property
+    def evaluations(self) -> pandas.DataFrame:
+        """Accuracy on the test set, every so many steps."""
+        return self._frame(record.EVALUATIONS)
+
+    @property
+    def weights(self) -> pandas.DataFrame:
+        """Each worker's share in each aggregate; empty where the rule has no such thing. Byzantine workers come last."""
+        return self._frame(record.WEIGHTS)
+
+    @property
+    def max_accuracy(self) -> float:
+        """The highest accuracy of all evaluations."""
+        return max(float(row["accuracy"] or 0) for row in self.tables[record.EVALUATIONS])
+
+    @property
+    def final_accuracy(self) -> float:
+        """The accuracy of the last evaluation."""
+        return float(self.tables[record.EVALUATIONS][-1]["accuracy"] or 0)
+
+    def _frame(self, table: str) -> pandas.DataFrame:
+        import pandas
+
+        return pandas.DataFrame(self.tables[table])
+
+
+def train(
+    config: Config,
+    *,
+    task: tasks.Task | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    tensorboard: bool = False,
+) -> Result:
+    """Run one experiment.
+
+    task: your own task; without it, the one that the configuration names.
+    out: the run directory to write; without it, results are only returned.
+    progress: who is told of each step (see `gyroscope.progress`).
+    stop: asked after every round; once it says True the run ends with a checkpoint and the status `interrupted`.
+    """
+    config = config.resolve(task)
+    run = Run(config, task or load_task(config, progress))
+    config = run.config
+    if out is None:
+        return run.go(None, progress or Silent(), stop, tensorboard)
+    with RunDirectory.create(out, config, overwrite=overwrite) as directory:
+        return run.go(directory, progress or Silent(), stop, tensorboard)
+
+
+def resume(
+    out: str | Path,
+    *,
+    task: tasks.Task | None = None,
+    progress: Progress | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    tensorboard: bool = False,
+) -> Result:
+    """Continue an interrupted or killed run, to the same bits as if it had never stopped.
+
+    A run that has ended already is only read back.
+    """
+    with RunDirectory.reopen(out) as directory:
+        config = directory.config.resolve(task)
+        run = Run(config, task or load_task(config, progress))
+        status = directory.status()
+        if status["status"] in (record.COMPLETE, record.DIVERGED):
+            return run.read_back(directory, status)
+        run.restore(directory)
+        directory.add_session()
+        return run.go(directory, progress or Silent(), stop, tensorboard)
+
+
+def load_task(config: Config, progress: Progress | None = None) -> tasks.Task:
+    """The configuration's task with its data."""
+    return tasks.parse(config.task).load(config.data_dir, progress=progress is not None)
+
+
+class Run:
+    """One run in memory: everything that changes from step to step is `state()`, and nothing else is."""
+
+    def __init__(self, config: Config, task: tasks.Task) -> None:
+        device = _device(config)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        config = dataclasses.replace(config, threads=torch.get_num_threads())
+        assert config.workers and config.batch and config.lr and config.steps and config.evaluate_every
+        assert config.clip is not None and config.l2 is not None and config.mu is not None
+        assert config.declared_byzantine is not None
+        self.config = config
+        self.steps, self.evaluate_every, self.mu = config.steps, config.evaluate_every, config.mu
+        self.model = _build(task, config.seed).to(device)
+        self.parameters = rows.attach(self.model)
+        self.test = Split.of(task.test).to(device)
+        workers = HonestWorkers(
+            self.model,
+            task.loss,
+            Split.of(task.train).to(device),
+            self.parameters,
+            count=config.workers - config.byzantine,
+            batch=config.batch,
+            seed=config.seed,
+            clip=config.clip,
+            l2=config.l2,
+            l2_form=config.l2_form,
+        )
+        rule = rules.parse(config.rule)
+        self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
+        self.players = Players(
+            workers=workers,
+            placement=momentum.make(config.momentum, config.mu, config.nesterov),
+            attack=None if config.attack == "none" else attacks.parse(config.attack),
+            byzantine=config.byzantine,
+            rule=rule,
+            declared_f=config.declared_byzantine,
+            schedule=Schedule.parse(config.lr),
+            seed=config.seed,
+        )
+        self.step = 0
+        self.momentum = self.players.placement.init(self.parameters.expand(workers.count, -1))
+        self.memory = Memory.begin(self.parameters)
+        self.tables: dict[str, list[dict[str, Number]]] = {
+            record.METRICS: [],
+            record.EVALUATIONS: [],
+            record.WEIGHTS: [],
+        }
+
+    def go(
+        self, directory: RunDirectory | None, progress: Progress, stop: Callable[[], bool], tensorboard: bool
+    ) -> Result:
+        """Play the rounds that are left."""
+        board = _Board(directory, self.step) if tensorboard else None
+        progress.begin(self._title(), self.step, self.steps)
+        saved = time.monotonic()
+        status = record.COMPLETE
+        try:
+            if self.step == 0:
+                self._evaluate(directory, progress, board)
+            while self.step < self.steps:
+                row = self._round(directory)
+                progress.step(row)
+                if board:
+                    board.write(row)
+                if not bool(torch.isfinite(self.parameters).all()):
+                    status = record.DIVERGED
+                    break
+                if self.step % self.evaluate_every == 0 or self.step == self.steps:
+                    self._evaluate(directory, progress, board)
+                if stop() and self.step < self.steps:
+                    status = record.INTERRUPTED
+                    break
+                if directory and self.step < self.steps and self._checkpoint_due(saved):
+                    directory.save_checkpoint(self.state())
+                    saved = time.monotonic()
+        finally:
+            progress.end()
+            if board:
+                board.close()
+        if directory:
+            self._conclude(directory, status)
+        return self._result(status, directory)
+
+    def _round(self, directory: RunDirectory | None) -> dict[str, Number]:
+        played, self.momentum = play(self.players, self.momentum, self.step)
+        row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
+        weight = played.aggregate.weight
+        self.tables[record.METRICS].append(row)
+        if weight is not None:
+            shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
+            self.tables[record.WEIGHTS].append({"step": self.step, **shares})
+        if directory:
+            directory.append(record.METRICS, row)
+            if weight is not None:
+                directory.append(record.WEIGHTS, self.tables[record.WEIGHTS][-1])
+        self.step += 1
+        return row
+
+    def _evaluate(self, directory: RunDirectory | None, progress: Progress, board: _Board | None) -> Evaluation:
+        evaluation = evaluate(self.model, self.test, self.config.seed)
+        row: dict[str, Number] = {
+            "step": self.step,
+            "accuracy": evaluation.accuracy,
+            "correct": evaluation.correct,
+            "samples": evaluation.samples,
+        }
+        self.tables[record.EVALUATIONS].append(row)
+        if directory:
+            directory.append(record.EVALUATIONS, row)
+            directory.flush()
+        if board:
+            board.write(row)
+        progress.evaluated(self.step, evaluation.accuracy)
+        return evaluation
+
+    def _checkpoint_due(self, saved: float) -> bool:
+        if self.config.checkpoint_every is not None:
+            return self.step % self.config.checkpoint_every == 0
+        return time.monotonic() - saved >= CHECKPOINT_SECONDS
+
+    def _conclude(self, directory: RunDirectory, status: str) -> None:
+        if status == record.INTERRUPTED:
+            directory.save_checkpoint(self.state())
+            directory.set_status(status, step=self.step)
+            return
+        result = self._result(status, directory)
+        directory.finish(
+            status,
+            self.model.state_dict(),
+            step=self.step,
+            max_accuracy=result.max_accuracy,
+            final_accuracy=result.final_accuracy,
+        )
+
+    # -- state: everything that a step reads from the steps before it -------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Tensors and numbers only, so that `torch.load(weights_only=True)` reads it."""
+        return {
+            "step": self.step,
+            "parameters": self.parameters,
+            "buffers": dict(self.model.named_buffers()),
+            "momentum": self.momentum,
+            "start": self.memory.start,
+            "previous": self.memory.previous,
+            "past": self.memory.trajectory.past,
+            "omega2": self.memory.trajectory.omega2,
+            "lambda2": self.memory.trajectory.lambda2,
+        }
+
+    def restore(self, directory: RunDirectory) -> None:
+        """Stand where the last checkpoint stands, or at the start where there is none."""
+        state = directory.load_checkpoint()
+        if state is None:
+            directory.cut_back(-1)
+            return
+        device = self.parameters.device
+        self.step = state["step"]
+        with torch.no_grad():
+            self.parameters.copy_(state["parameters"])
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(state["buffers"][name])
+        self.momentum = _to(state["momentum"], device)
+        self.memory = Memory(
+            state["start"].to(device),
+            theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),
+            _to(state["previous"], device),
+        )
+        directory.cut_back(self.step)
+        self.tables = {table: directory.rows(table) for table in self.tables}
+
+    def read_back(self, directory: RunDirectory, status: Mapping[str, Any]) -> Result:
+        """The result of a run that has ended."""
+        model = torch.load(directory.path / record.MODEL, map_location=self.parameters.device, weights_only=True)
+        self.model.load_state_dict(model)
+        self.step = status["step"]
+        self.tables = {table: directory.rows(table) for table in self.tables}
+        return self._result(status["status"], directory)
+
+    def _result(self, status: str, directory: RunDirectory | None) -> Result:
+        return Result(self.config, status, self.step, self.model, directory.path if directory else None, self.tables)
+
+    def _title(self) -> str:
+        attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
+        return f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
+
+
+class _Board:
+    """The same scalars for TensorBoard."""
+
+    def __init__(self, directory: RunDirectory | None, step: int) -> None:
+        from gyroscope.errors import MissingExtraError
+
+        if directory is None:
+            raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as problem:
+            raise MissingExtraError(
+                "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
+            ) from problem
+        self.writer = SummaryWriter(str(directory.path / "tensorboard"), purge_step=step)  # type: ignore[no-untyped-call]
+
+    def write(self, row: dict[str, Number]) -> None:
+        for name, value in row.items():
+            if name != "step" and value is not None:
+                self.writer.add_scalar(name, float(value), int(row["step"] or 0))  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        self.writer.close()  # type: ignore[no-untyped-call]
+
+
+def _build(task: tasks.Task, seed: int) -> nn.Module:
+    """The model at the start of a run. A module that was passed in is copied: training never changes the original."""
+    if isinstance(task.model, nn.Module):
+        return copy.deepcopy(task.model)
+    with randomness.ambient(seed, "init"):
+        return task.model()
+
+
+def _device(config: Config) -> torch.device:
+    try:
+        device = torch.device(config.device)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as problem:
+        first = str(problem).splitlines()[0]
+        raise ConfigError(f"the device {config.device!r} cannot be used here: {first}") from problem
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    return device
+
+
+def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}

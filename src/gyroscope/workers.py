@@ -1,0 +1,175 @@
+"""The honest workers: parameters and batches in, one gradient per worker out, as one (h, d) matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gyroscope import randomness
+from gyroscope.data.splits import Split, deal
+from gyroscope.rows import split_like, trainable
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+# Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
+# all workers' samples give what a pass per worker would.
+_SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
+_MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
+
+
+class Gradients(Protocol):
+    """Computes every worker's gradient into `out` (h, d) and returns the workers' losses (h,)."""
+
+    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor: ...
+
+
+class HonestWorkers:
+    """h workers that sample their own batches from common data and compute clipped gradients on them.
+
+    rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
+    streams of their own, so a worker's row does not depend on who else is there.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Split,
+        parameters: Tensor,
+        *,
+        count: int,
+        batch: int,
+        seed: int,
+        clip: float,
+        l2: float,
+        l2_form: str = "half-squared",
+    ) -> None:
+        self.data = data
+        self.parameters = parameters
+        self.count, self.batch, self.seed = count, batch, seed
+        self.clip, self.l2, self.l2_form = clip, l2, l2_form
+        self.gradients = choose(model, loss)
+
+    def sample(self, step: int) -> tuple[Tensor, Tensor]:
+        """(losses, rows): every worker's loss and clipped gradient at this step."""
+        inputs, targets = self._batches(step)
+        rows = torch.empty(
+            self.count, self.parameters.numel(), dtype=self.parameters.dtype, device=self.parameters.device
+        )
+        losses = self.gradients(inputs, targets, (self.seed, step), rows)
+        self._regularise(rows)
+        self._clip(rows)
+        return losses, rows
+
+    def _batches(self, step: int) -> tuple[Sequence[Tensor], Tensor]:
+        indices = deal(self.seed, step, range(self.count), len(self.data), self.batch).to(self.parameters.device)
+        flat = indices.flatten()
+        inputs = self.data.inputs.index_select(0, flat).unflatten(0, indices.shape)
+        targets = self.data.targets.index_select(0, flat).unflatten(0, indices.shape)
+        if self.data.prepare is None:
+            return inputs, targets  # type: ignore[return-value]  # a tensor is a sequence of its rows
+        prepared = [
+            self.data.prepare(inputs[worker], randomness.generator(self.seed, "augment", worker, step))
+            for worker in range(self.count)
+        ]
+        return prepared, targets
+
+    def _regularise(self, rows: Tensor) -> None:
+        """Add the gradient of the L2 term, which is the same for all workers."""
+        if self.l2 == 0:
+            return
+        if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
+            rows.add_(self.parameters, alpha=self.l2)
+        else:  # the released code's lambda^2 * ||theta||
+            norm = torch.linalg.vector_norm(self.parameters)
+            rows.add_(self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny), alpha=self.l2**2)
+
+    def _clip(self, rows: Tensor) -> None:
+        """Shorten every row that is longer than the bound to exactly the bound."""
+        if self.clip == float("inf"):
+            return
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        rows.mul_((self.clip / norms).clamp_max_(1.0))
+
+
+def choose(model: nn.Module, loss: Loss) -> Gradients:
+    """All workers in one pass where the model allows it, else one backward pass per worker."""
+    modules = list(model) if isinstance(model, nn.Sequential) else []
+    # A leading Flatten makes every layer's input one row per sample, on which the rest relies.
+    samplewise = repr(modules[:1]) == repr([nn.Flatten()]) and all(
+        type(module) in _SAMPLEWISE and (not isinstance(module, nn.LogSoftmax) or module.dim in (1, -1))
+        for module in modules
+    )
+    linear = [parameter for module in modules if isinstance(module, nn.Linear) for parameter in module.parameters()]
+    if samplewise and loss in _MEAN_LOSSES and len(linear) == len(trainable(model)):
+        return Together(modules, loss)
+    return OneByOne(model, loss)
+
+
+class OneByOne:
+    """One backward pass per worker: right for every model. Batch-norm sees the worker's own batch.
+
+    Running statistics of batch-norm are updated by each worker in turn; they serve evaluation only, never a gradient.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model, self.loss = model, loss
+        self.parameters = trainable(model)
+
+    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor:
+        seed, step = noise
+        self.model.train()
+        losses = []
+        for worker, row in enumerate(out):
+            with randomness.ambient(seed, "noise", worker, step, device=out.device):
+                loss = self.loss(self.model(inputs[worker]), targets[worker])
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
+                piece.copy_(gradient) if gradient is not None else piece.zero_()
+            losses.append(loss.detach())
+        return torch.stack(losses)
+
+
+class Together:
+    """All workers at once, for a chain of linear layers and element-wise functions.
+
+    The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
+    only the last step, a layer's weight gradient, differs by worker and is one batched product per layer.
+    """
+
+    def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
+        self.modules = modules
+        self.loss = loss
+        self.parameters = [parameter for module in modules for parameter in module.parameters()]
+
+    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor:
+        h, b = targets.shape[:2]
+        samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
+        into: list[Tensor] = []  # what each linear layer is given, one row per sample
+        from_: list[Tensor] = []  # what it makes of it, where the loss is differentiated
+        values = samples.flatten(0, 1)
+        with torch.enable_grad():
+            for module in self.modules:
+                if isinstance(module, nn.Linear):
+                    into.append(values.detach())
+                    bias = None if module.bias is None else module.bias.detach()
+                    values = F.linear(values, module.weight.detach(), bias)
+                    if not values.requires_grad:
+                        values.requires_grad_()
+                    from_.append(values)
+                else:
+                    values = module(values)
+            losses = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b).mean(dim=1)  # type: ignore[call-arg]
+            slopes = torch.autograd.grad(losses.sum(), from_)
+        pieces = iter(split_like(out, self.parameters))
+        layers = (module for module in self.modules if isinstance(module, nn.Linear))
+        for layer, given, slope in zip(layers, into, slopes, strict=True):
+            by_worker = slope.view(h, b, -1)
+            next(pieces).copy_(torch.bmm(by_worker.transpose(1, 2), given.view(h, b, -1)))
+            if layer.bias is not None:
+                next(pieces).copy_(by_worker.sum(dim=1))
+        return losses.detach()
