@@ -102,7 +102,7 @@ class Config:
     def resolve(self, task: tasks.Task | None = None) -> Config:
         """The complete configuration: the task's defaults filled in, and everything checked before anything runs."""
         if task is None and self.task == CUSTOM_TASK:
-            raise ConfigError("the task 'custom' exists only in Python: pass it, as in gyroscope.resume(DIR, task=task)")
+            raise ConfigError("the task 'custom' exists only in Python: pass it, as in gy.resume(DIR, task=task)")
         defaults = task.defaults if task is not None else tasks.parse(self.task).defaults
         filled = {
             field.name: getattr(defaults, field.name)
@@ -117,7 +117,9 @@ class Config:
 
     def check(self) -> None:
         """Whether a resolved configuration can run: feasible, consistent, all names known."""
-        assert self.workers is not None and self.declared_byzantine is not None and self.mu is not None
+        assert self.workers is not None
+        assert self.declared_byzantine is not None
+        assert self.mu is not None
         if self.attack == "none" and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "

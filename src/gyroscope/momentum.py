@@ -1,4 +1,4 @@
-"""Where momentum lives. A placement is a slot in the round: it acts on the rows before the rule, on the vector after it.
+"""Where momentum lives. A placement is a slot in the round: it acts on rows before the rule, on the vector after it.
 
 All use m <- mu * m + g, without dampening, as the paper does. Libraries that use m <- mu * m + (1 - mu) * g need a
 learning rate 1/(1 - mu) times as large for the same steps.

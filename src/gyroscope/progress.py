@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Protocol, TextIO
 
 from gyroscope.measures import Number
@@ -105,3 +107,27 @@ def choose(quiet: bool = False) -> Progress:
     if quiet:
         return Silent()
     return Bar() if sys.stderr.isatty() else Lines()
+
+
+@contextlib.contextmanager
+def overall() -> Iterator[Callable[[str, int, int], None]]:
+    """Progress over many runs: yields `advance(what is done now, how many are done, how many there are)`."""
+    if not sys.stderr.isatty():
+
+        def say(what: str, done: int, total: int) -> None:
+            print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            bar.update(task, description=what, completed=done, total=total)
+
+        yield show

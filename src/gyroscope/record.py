@@ -58,7 +58,7 @@ class RunDirectory:
         entries = [entry.name for entry in path.iterdir()] if path.is_dir() else []
         strangers = [name for name in entries if name not in _OWN and not name.endswith(_UNFINISHED)]
         if strangers and not (path / CONFIG).exists():
-            raise RunDirectoryError(f"{path} is not empty and holds no run ({strangers[0]} is there): choose another --out")
+            raise RunDirectoryError(f"{path} holds no run but other files ({strangers[0]}): choose another --out")
         directory = cls(path, config)
         with disk_errors(path, "start"):
             path.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,9 @@ class RunDirectory:
             # An evaluation at step s happens after s rounds, so the one at `step` belongs to the checkpoint.
             last = step if table == EVALUATIONS else step - 1
             lines = (self.path / table).read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = lines[:1] + [line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last]
+            kept = lines[:1] + [
+                line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last
+            ]
             with disk_errors(self.path, step):
                 _replace(self.path / table, "".join(kept).encode())
 
@@ -168,7 +170,7 @@ class RunDirectory:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as problem:
             raise RunDirectoryError(
-                f"the checkpoint {path} is damaged ({problem}): delete it to begin the run anew with --resume {self.path}"
+                f"the checkpoint {path} is damaged ({problem}): delete it, and --resume {self.path} begins anew"
             ) from problem
         return state
 

@@ -1,6 +1,6 @@
 """The round: one synchronous step of Byzantine distributed SGD, and the whole of it.
 
-    gradients -> momentum before the rule -> attack -> rule -> momentum after the rule -> parameters
+gradients -> momentum before the rule -> attack -> rule -> momentum after the rule -> parameters
 """
 
 from __future__ import annotations

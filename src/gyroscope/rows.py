@@ -89,5 +89,5 @@ def attach(module: nn.Module) -> Tensor:
 
 def split_like(rows: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Views of consecutive pieces of a vector (or of each row of rows), each shaped like its tensor."""
-    pieces = rows.split([tensor.numel() for tensor in tensors], dim=-1)
-    return [piece.unflatten(-1, tensor.shape or (1,)) for piece, tensor in zip(pieces, tensors, strict=True)]
+    pieces = torch.split(rows, [tensor.numel() for tensor in tensors], dim=-1)
+    return [torch.unflatten(piece, -1, tensor.shape or (1,)) for piece, tensor in zip(pieces, tensors, strict=True)]

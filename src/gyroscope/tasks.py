@@ -183,7 +183,7 @@ class Digits(Recipe):
     name = "digits"
     summary = "1,797 small hand-written digits from scikit-learn, (64)-L(100)-R-L(10)-S; needs no download"
     paper = "Alpaydin, Kaynak 1998"
-    defaults = Defaults(workers=23, batch=32, clip=2.0, l2=1e-4, mu=0.9, lr="0.5", steps=150, evaluate_every=5)
+    defaults = Defaults(workers=23, batch=4, clip=2.0, l2=1e-4, mu=0.9, lr="0.2", steps=150, evaluate_every=5)
 
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
         from sklearn.datasets import load_digits

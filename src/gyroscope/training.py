@@ -55,7 +55,7 @@ class Result:
 
     @property
     def weights(self) -> pandas.DataFrame:
-        """Each worker's share in each aggregate; empty where the rule has no such thing. Byzantine workers come last."""
+        """Each worker's share in each aggregate, Byzantine workers last; empty where the rule has no such thing."""
         return self._frame(record.WEIGHTS)
 
     @property
@@ -71,7 +71,8 @@ class Result:
     def _frame(self, table: str) -> pandas.DataFrame:
         import pandas
 
-        return pandas.DataFrame(self.tables[table])
+        frame: pandas.DataFrame = pandas.DataFrame(self.tables[table])
+        return frame
 
 
 def train(
@@ -330,15 +331,15 @@ class _Board:
             raise MissingExtraError(
                 "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
             ) from problem
-        self.writer = SummaryWriter(str(directory.path / "tensorboard"), purge_step=step)  # type: ignore[no-untyped-call]
+        self.writer = SummaryWriter(str(directory.path / "tensorboard"), purge_step=step)
 
     def write(self, row: dict[str, Number]) -> None:
         for name, value in row.items():
             if name != "step" and value is not None:
-                self.writer.add_scalar(name, float(value), int(row["step"] or 0))  # type: ignore[no-untyped-call]
+                self.writer.add_scalar(name, float(value), int(row["step"] or 0))
 
     def close(self) -> None:
-        self.writer.close()  # type: ignore[no-untyped-call]
+        self.writer.close()
 
 
 def _build(task: tasks.Task, seed: int) -> nn.Module:

@@ -24,7 +24,9 @@ _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 class Gradients(Protocol):
     """Computes every worker's gradient into `out` (h, d) and returns the workers' losses (h,)."""
 
-    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor: ...
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
+    ) -> Tensor: ...
 
 
 class HonestWorkers:
@@ -65,13 +67,13 @@ class HonestWorkers:
         self._clip(rows)
         return losses, rows
 
-    def _batches(self, step: int) -> tuple[Sequence[Tensor], Tensor]:
+    def _batches(self, step: int) -> tuple[Tensor | Sequence[Tensor], Tensor]:
         indices = deal(self.seed, step, range(self.count), len(self.data), self.batch).to(self.parameters.device)
         flat = indices.flatten()
-        inputs = self.data.inputs.index_select(0, flat).unflatten(0, indices.shape)
-        targets = self.data.targets.index_select(0, flat).unflatten(0, indices.shape)
+        inputs = torch.unflatten(self.data.inputs.index_select(0, flat), 0, indices.shape)
+        targets = torch.unflatten(self.data.targets.index_select(0, flat), 0, indices.shape)
         if self.data.prepare is None:
-            return inputs, targets  # type: ignore[return-value]  # a tensor is a sequence of its rows
+            return inputs, targets
         prepared = [
             self.data.prepare(inputs[worker], randomness.generator(self.seed, "augment", worker, step))
             for worker in range(self.count)
@@ -120,7 +122,9 @@ class OneByOne:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor:
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
+    ) -> Tensor:
         seed, step = noise
         self.model.train()
         losses = []
@@ -146,7 +150,9 @@ class Together:
         self.loss = loss
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
 
-    def __call__(self, inputs: Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor) -> Tensor:
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
+    ) -> Tensor:
         h, b = targets.shape[:2]
         samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         into: list[Tensor] = []  # what each linear layer is given, one row per sample

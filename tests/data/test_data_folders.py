@@ -184,11 +184,12 @@ def test_a_broken_cifar_batch_names_the_file(tmp_path: Path) -> None:
 
 def test_a_named_folder_must_exist(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    for folder, words in [
+    cases: list[tuple[str | Path, str]] = [
         (tmp_path / "no", "does not exist"),
         (tmp_path / "file", "is not a folder"),
         ("", "not exist"),
-    ]:
+    ]
+    for folder, words in cases:
         with pytest.raises(DataError, match=words):
             load_raw("mnist", folder)
 

@@ -108,6 +108,14 @@ def test_tar_takes_basenames_and_ignores_paths_and_links() -> None:
             read_tar(cut, {"a", "b"}, "x")
 
 
+def test_a_flipped_bit_in_an_archive_is_noticed() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, 5000, dtype=np.uint8).tobytes()
+    raw = bytearray(tar_gz({"a": noise}))
+    raw[len(raw) // 2] ^= 1  # incompressible, so the bit lands in the content, where only the checksum can tell
+    with pytest.raises(DataError, match="corrupt"):
+        read_tar(bytes(raw), {"a"}, "x")
+
+
 @pytest.mark.parametrize("kind", sorted(PARSERS))
 @given(raw=st.binary(max_size=200))
 def test_any_bytes_parse_or_raise_data_error(kind: str, raw: bytes) -> None:

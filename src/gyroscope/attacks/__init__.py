@@ -1,4 +1,4 @@
-"""The attacks, by name. `make("little", factor=1.5)` and the command line's `little:factor=1.5` build the same object."""
+"""The attacks, by name. `make("little", factor=2)` and the command line's `little:factor=2` build the same object."""
 
 from __future__ import annotations
 

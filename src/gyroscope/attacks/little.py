@@ -17,7 +17,8 @@ class Little(Directed):
 
     std is the honest rows' standard deviation with ddof = 1 (zero for a single honest row). Others add instead of
     subtracting (a negative factor does that); the attack's original code takes the deviation with ddof = 0 over the
-    malicious workers' own gradients. `factor=auto` searches for the factor that does most damage to the configured rule.
+    malicious workers' own gradients. `factor=auto` searches for the factor that does most damage
+    to the configured rule.
     """
 
     factor: float | Literal["auto"] = 1.5

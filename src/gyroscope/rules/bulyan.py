@@ -25,8 +25,8 @@ class Bulyan(Rule):
 
     Guarantee: f arbitrary rows move no coordinate further than about the honest rows' spread there, where Krum alone
     lets them move a few coordinates by the whole distance. NaN and infinities as for Krum. Cost: Krum's, plus a small
-    matrix product and a sort of theta values per coordinate. Weights: each worker's mean share in the selections, before the
-    coordinate-wise step.
+    matrix product and a sort of theta values per coordinate. Weights: each worker's mean share in the selections,
+    before the coordinate-wise step.
 
     Who does what: the text says "iterating over Krum", that is, scores are computed anew after each removal
     (`rescore=True`); the released code computes them once (the default), and only that gives the published figures:

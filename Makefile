@@ -1,0 +1,33 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Each sets up what it needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One thread per process: the tests run in two processes, and more threads than cores only get in each other's way.
+ENVIRONMENT := OMP_NUM_THREADS=1
+
+.PHONY: demo test lint format clean
+
+demo: $(VENV)/ready
+	$(ENVIRONMENT) $(BIN)/gyroscope demo
+
+test: $(VENV)/ready lint
+	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 --dist worksteal
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check -q .
+	$(BIN)/ruff format -q --check .
+	$(BIN)/mypy
+
+format: $(VENV)/ready
+	$(BIN)/ruff check -q --fix .
+	$(BIN)/ruff format -q .
+
+# The exact torch version first and by itself: a looser request may fetch gigabytes of GPU libraries.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-runs

@@ -1,0 +1,1 @@
+"""From run results to figures and tables."""
