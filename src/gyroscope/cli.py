@@ -6,9 +6,10 @@ import argparse
 import dataclasses
 import signal
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from gyroscope import __version__
 from gyroscope.errors import ConfigError, GyroscopeError
@@ -34,6 +35,9 @@ and model.pt at the end (checkpoint.pt before). `gyroscope list rules` and its s
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code is 0, 2 for a mistake of the user's, 130 after an interruption."""
     options = parser().parse_args(arguments)
+    warnings.showwarning = _warn
+    if "" not in sys.path:
+        sys.path.append("")  # so that --rule my_module:MyRule finds a module in the current directory
     try:
         return int(options.run(options))
     except GyroscopeError as problem:
@@ -42,6 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `gyroscope list rules | head`
         sys.stderr.close()
         return 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning is for the user: one line, without the place in our source."""
+    print(f"gyroscope: warning: {message}", file=sys.stderr)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -56,7 +56,7 @@ class Config:
     momentum: str = _option("workers", _HOW, "where momentum is computed: workers, server or none", metavar="PLACE")
     mu: float | None = _option(None, _HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
     nesterov: bool = _option(False, _HOW, "Nesterov's look-ahead momentum")
-    lr: str | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
+    lr: str | float | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
     clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
     l2: float | None = _option(None, _HOW, "L2 regularisation factor", metavar="L")
     l2_form: str = _option(

@@ -34,9 +34,9 @@ def parse_value(text: str) -> int | float | bool | str | None:
 def split(spec: str) -> tuple[str, dict[str, Any]]:
     """The name in a spec and its parameters."""
     name, _, rest = spec.strip().partition(":")
-    if "." in name:  # an import path, my_package.my_module:MyRule
-        attribute, _, rest = rest.partition(":")
-        name = f"{name}:{attribute}"
+    attribute, _, parameters_of_import = rest.partition(":")
+    if attribute.isidentifier():  # an import path, my_package.my_module:MyRule
+        name, rest = f"{name}:{attribute}", parameters_of_import
     parameters: dict[str, Any] = {}
     for item in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = item.partition("=")
@@ -93,5 +93,8 @@ def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Facto
     try:
         loaded: Factory[T] = getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as problem:
-        raise ConfigError(f"cannot import {kind} {name!r}: {problem}") from problem
+        raise ConfigError(
+            f"cannot import {kind} {name!r}: {problem} (import paths are written package.module:Class, parameters "
+            "name:key=value)"
+        ) from problem
     return loaded

@@ -155,7 +155,9 @@ class Cifar10(Recipe):
         def normalised(pictures: Tensor) -> Tensor:
             mean = torch.tensor(self.means, device=pictures.device).view(3, 1, 1)
             std = torch.tensor(self.stds, device=pictures.device).view(3, 1, 1)
-            return pictures.to(torch.float32).div_(255).sub_(mean).div_(std)
+            # Channels last: convolutions on a CPU are 10 to 25 % faster with it.
+            pictures = pictures.to(torch.float32, memory_format=torch.channels_last)
+            return pictures.div_(255).sub_(mean).div_(std)
 
         def for_training(pictures: Tensor, stream: torch.Generator) -> Tensor:
             flipped = torch.rand(len(pictures), generator=stream).lt(0.5).to(pictures.device)
