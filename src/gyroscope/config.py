@@ -115,6 +115,12 @@ class Config:
         config.check()
         return config
 
+    def experiment(self) -> dict[str, Any]:
+        """The settings that change the numbers of a run: not the device, the data's folder or the checkpoints."""
+        return {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["experiment"]
+        }
+
     def check(self) -> None:
         """Whether a resolved configuration can run: feasible, consistent, all names known."""
         assert self.workers is not None

@@ -1,0 +1,178 @@
+"""A grid is a list of named configurations. The paper's is here; a user's own is read from TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import hashlib
+import itertools
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gyroscope.config import Config
+from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope.tasks import TASKS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+BASELINE = "average"
+PLACES = {"server": "at_update", "workers": "at_worker"}
+"""How the paper's file names spell the placements."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """One set of hyperparameters, to be run with several seeds. Its name is the one in the paper's figures."""
+
+    name: str
+    config: Config
+
+    def run(self, seed: int) -> Setup:
+        """The same with a seed, as one run."""
+        return Setup(f"{self.name}-seed_{seed}", dataclasses.replace(self.config, seed=seed))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Paper:
+    """What varies over the paper's experiments with one task."""
+
+    half: int
+    quarter: int
+    rates: Sequence[float]
+    """The larger learning rate, which names the setup, and the smaller one."""
+
+
+_PAPER = {"mnist": _Paper(24, 12, (0.5, 0.02)), "cifar10": _Paper(11, 5, (0.01, 0.001))}
+
+
+def paper(task: str, steps: int | None = None, width: float | None = None, rescore: bool = False) -> list[Setup]:
+    """The paper's 44 setups with one task (`mnist` or `cifar10`): 40 under attack and 4 unattacked averages.
+
+    steps: fewer (or more) rounds; CIFAR-10's learning rate then falls at the same fraction of them.
+    width: of CIFAR-10's network.
+    rescore: Bulyan with rescoring too, as the paper's text has it: 8 setups more.
+    """
+    if task not in _PAPER:
+        raise UnknownNameError("grid of the paper", task, _PAPER)
+    sizes = _PAPER[task]
+    spec = task if width is None or task != "cifar10" else f"{task}:width={width:g}"
+    rounds = steps if steps is not None else TASKS[task].defaults.steps
+    setups = []
+    for rate, (placement, place) in itertools.product(sizes.rates, PLACES.items()):
+        common = Config(task=spec, momentum=placement, lr=_schedule(task, rate, rounds), steps=rounds)
+        setups.append(Setup(f"{task}-{BASELINE}-lr_{rate:g}-{place}", dataclasses.replace(common, rule=BASELINE)))
+        for attack, (rule, f) in itertools.product(("little", "empire"), _defences(sizes, rescore)):
+            name = f"{task}-{attack}-{rule_label(rule)}-f_{f}-lr_{rate:g}-{place}"
+            setups.append(Setup(name, dataclasses.replace(common, rule=rule, attack=attack, byzantine=f)))
+    return setups
+
+
+def _defences(sizes: _Paper, rescore: bool) -> list[tuple[str, int]]:
+    """Krum and Median with half and a quarter of the workers Byzantine; Bulyan supports a quarter only."""
+    defences = [(rule, f) for rule in ("krum", "median") for f in (sizes.half, sizes.quarter)]
+    defences.append(("bulyan", sizes.quarter))
+    if rescore:
+        defences.append(("bulyan:rescore=true", sizes.quarter))
+    return defences
+
+
+def rule_label(rule: str) -> str:
+    """A rule in a file name: `bulyan:rescore=true` -> `bulyan_rescore`."""
+    return re.sub(r"[^\w.]+", "_", rule.replace("=true", "")).strip("_")
+
+
+def _schedule(task: str, rate: float, steps: int) -> str:
+    """CIFAR-10's larger rate falls to the smaller one halfway: at step 1,500 of 3,000."""
+    if task == "cifar10" and rate == _PAPER[task].rates[0]:
+        return f"{rate:g},{max(1, steps // 2)}:{_PAPER[task].rates[1]:g}"
+    return f"{rate:g}"
+
+
+def with_seeds(setups: Iterable[Setup], seeds: Sequence[int]) -> list[Setup]:
+    """Every setup with every seed; one seed of everything comes before the next, so that an early stop is balanced."""
+    listed = list(setups)
+    return [setup.run(seed) for seed in seeds for setup in listed]
+
+
+def only(setups: Iterable[Setup], patterns: Sequence[str]) -> list[Setup]:
+    """The setups whose name matches one of the shell patterns; all without a pattern."""
+    listed = list(setups)
+    if not patterns:
+        return listed
+    kept = [setup for setup in listed if any(fnmatch.fnmatchcase(setup.name, pattern) for pattern in patterns)]
+    if not kept:
+        raise ConfigError(f"no setup matches {', '.join(patterns)}: the first of {len(listed)} is {listed[0].name}")
+    return kept
+
+
+def parse_seeds(text: str) -> list[int]:
+    """`1-5` or `1,2,7` or a mixture."""
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        try:
+            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+        except ValueError:
+            raise ConfigError(f"cannot read the seeds {text!r}: write 1-5 or 1,2,7") from None
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"the seeds {text!r} are none or not distinct: write 1-5 or 1,2,7")
+    return seeds
+
+
+def fingerprint(config: Config) -> str:
+    """What identifies a run: every setting that changes its numbers, and nothing else (no folder, no device)."""
+    settings = config.resolve().experiment()
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read(path: str | Path) -> list[Setup]:
+    """A user's grid: a TOML file with a table `base` of settings and a table `grid` of settings with lists of values.
+
+    [base]
+    task = "digits"
+    attack = "little"
+    byzantine = 5
+    [grid]
+    rule = ["krum", "median"]
+    momentum = ["server", "workers"]
+    seed = [1, 2, 3]
+    """
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read the grid {path}: {problem.strerror}") from problem
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
+    for key in content:
+        if key not in ("base", "grid"):
+            raise UnknownNameError(f"table in {path}", key, ["base", "grid"])
+    return expand(content.get("base", {}), content.get("grid", {}), str(path))
+
+
+def expand(base: Mapping[str, Any], grid: Mapping[str, Any], origin: str = "the grid") -> list[Setup]:
+    """Every combination of the grid's values, on top of the base; checked before anything runs."""
+    values = {
+        key: parse_seeds(value) if key == "seed" and isinstance(value, str) else value for key, value in grid.items()
+    }
+    for key, choices in values.items():
+        if not isinstance(choices, (list, tuple)) or not choices:
+            raise ConfigError(f"{origin}: {key} under [grid] must be a list of values, got {choices!r}")
+        if key in base:
+            raise ConfigError(f"{origin}: {key} is under [base] and under [grid]: keep one of them")
+    setups = []
+    for combination in itertools.product(*values.values()):
+        chosen = dict(zip(values, combination, strict=True))
+        config = Config.from_mapping({**base, **chosen})
+        config.resolve()
+        label = "-".join(f"{key}_{rule_label(str(value))}" for key, value in chosen.items())
+        setups.append(Setup(label or "run", config))
+    if len({fingerprint(setup.config) for setup in setups}) < len(setups):
+        raise ConfigError(f"{origin}: some combinations are the same run; remove the repeated values")
+    return setups
