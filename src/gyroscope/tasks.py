@@ -100,7 +100,7 @@ class Mnist(Recipe):
             train=Split(normalised(raw.train_images), raw.train_labels),
             test=Split(normalised(raw.test_images), raw.test_labels),
             defaults=self.defaults,
-            name=self.name,
+            name=specs.text(self),
         )
 
 
@@ -171,7 +171,7 @@ class Cifar10(Recipe):
             train=Split(raw.train_images, raw.train_labels, for_training),
             test=Split(raw.test_images, raw.test_labels, for_testing),
             defaults=self.defaults,
-            name=self.name,
+            name=specs.text(self),
         )
 
 
@@ -200,7 +200,7 @@ class Digits(Recipe):
             train=Split(inputs[~test], targets[~test]),
             test=Split(inputs[test], targets[test]),
             defaults=self.defaults,
-            name=self.name,
+            name=specs.text(self),
         )
 
 
