@@ -190,7 +190,7 @@ class Run:
             if self.step == 0:
                 self._evaluate(directory, progress, board)
             while self.step < self.steps:
-                row = self._round(directory)
+                row = self.play_round(directory)
                 progress.step(row)
                 if board:
                     board.write(row)
@@ -213,7 +213,8 @@ class Run:
             self._conclude(directory, status)
         return self._result(status, directory)
 
-    def _round(self, directory: RunDirectory | None) -> dict[str, Number]:
+    def play_round(self, directory: RunDirectory | None = None) -> dict[str, Number]:
+        """Play, measure and record one round; returns its measures."""
         played, self.momentum = play(self.players, self.momentum, self.step)
         row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
         weight = played.aggregate.weight

@@ -1,4 +1,4 @@
-"""Figures with matplotlib, readable without colour: every curve has its own line style and marker."""
+"""Drawing with matplotlib, readable without colour: every curve has its own dashes and marker."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart, each with a dash pattern and a marker of its own.
 _STYLES: dict[str, dict[str, Any]] = {
@@ -17,59 +18,101 @@ _STYLES: dict[str, dict[str, Any]] = {
     "krum": {"color": "#D55E00", "linestyle": "--", "marker": "o"},
     "median": {"color": "#0072B2", "linestyle": "-.", "marker": "s"},
     "bulyan": {"color": "#009E73", "linestyle": (0, (3, 1, 1, 1)), "marker": "^"},
+    "bulyan, rescoring": {"color": "#CC79A7", "linestyle": (0, (5, 1)), "marker": "D"},
+    "server": {"color": "#D55E00", "linestyle": "--", "marker": "o"},
+    "workers": {"color": "#0072B2", "linestyle": "-", "marker": "s"},
 }
-_OTHER = {"color": "#CC79A7", "linestyle": ":", "marker": "v"}
+_OTHERS: tuple[dict[str, Any], ...] = (
+    {"color": "#E69F00", "linestyle": ":", "marker": "v"},
+    {"color": "#56B4E9", "linestyle": (0, (1, 1)), "marker": "P"},
+    {"color": "#8A6D00", "linestyle": (0, (5, 2, 1, 2)), "marker": "X"},
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One configuration's evaluations, a frame per seed."""
+    """A column of the tables of one setup's runs, a frame per seed."""
 
     label: str
     runs: Sequence[pandas.DataFrame]
+    column: str = "accuracy"
+    scale: float = 1.0
 
     def summary(self) -> tuple[Any, Any, Any]:
-        """(steps, mean accuracy, standard deviation) over the seeds."""
+        """(steps, mean, standard deviation) over the seeds."""
         import pandas
 
-        by_step = pandas.concat(list(self.runs)).groupby("step")["accuracy"]
+        by_step = pandas.concat([frame[["step", self.column]] for frame in self.runs]).groupby("step")[self.column]
         mean, deviation = by_step.mean(), by_step.std(ddof=1).fillna(0.0)
-        return mean.index.to_numpy(), mean.to_numpy(), deviation.to_numpy()
+        return mean.index.to_numpy(), self.scale * mean.to_numpy(), self.scale * deviation.to_numpy()
 
 
-def draw_accuracy(axes: Axes, curves: Sequence[Curve], title: str) -> None:
-    """Accuracy per step, mean as a line and one standard deviation over the seeds as a band."""
+def draw(axes: Axes, curves: Sequence[Curve], *, positive: bool = False) -> None:
+    """Each curve's mean as a line and one standard deviation over the seeds as a band.
+
+    positive: the band must not reach zero, for a logarithmic axis.
+    """
+    others = 0
     for curve in curves:
-        style = _STYLES.get(curve.label.split(":")[0], _OTHER)
+        style = _STYLES.get(curve.label)
+        if style is None:
+            style, others = _OTHERS[others % len(_OTHERS)], others + 1
         steps, mean, deviation = curve.summary()
-        axes.plot(steps, 100 * mean, label=curve.label, markevery=max(1, len(steps) // 10), markersize=4, **style)
-        axes.fill_between(
-            steps, 100 * (mean - deviation), 100 * (mean + deviation), color=style["color"], alpha=0.15, linewidth=0
+        lower = mean - deviation
+        if positive:
+            lower = lower.clip(min=mean / 10)
+        axes.plot(
+            steps, mean, label=curve.label, markevery=max(1, len(steps) // 10), markersize=4, linewidth=1.4, **style
         )
-    axes.set_title(title)
+        axes.fill_between(steps, lower, mean + deviation, color=style["color"], alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
-    axes.set_ylim(0, 100)
     axes.grid(alpha=0.3)
     axes.margins(x=0)
 
 
-def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], title: str, path: Path) -> list[Path]:
-    """Panels side by side, one per placement, written as PNG and as PDF."""
+def draw_accuracy(axes: Axes, curves: Sequence[Curve], title: str) -> None:
+    """Accuracy in percent per step."""
+    draw(axes, [dataclasses.replace(curve, scale=100.0) for curve in curves])
+    axes.set_title(title)
+    axes.set_ylim(0, 100)
+
+
+def accuracy_figure(
+    panels: Sequence[tuple[str, Sequence[Curve]]], title: str, path: Path, columns: int = 2
+) -> list[Path]:
+    """Panels in a grid with common axes and one legend."""
+    rows = -(-len(panels) // columns)
+    figure, grid = new_figure(rows, min(columns, len(panels)))
+    flat = grid.flatten()
+    for axes, (name, curves) in zip(flat, panels, strict=False):
+        draw_accuracy(axes, curves, name)
+    for axes in flat[len(panels) :]:
+        axes.set_visible(False)
+    for line in grid:
+        line[0].set_ylabel("accuracy on the test set (%)")
+    flat[len(panels) - 1].legend(loc="lower right")
+    figure.suptitle(title)
+    return save(figure, path)
+
+
+def new_figure(rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
+    """An empty figure and its (rows, columns) array of axes, which share their scales."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(
-        1, len(panels), figsize=(5 * len(panels), 3.8), sharey=True, layout="constrained", squeeze=False
-    )
-    for axes, (name, curves) in zip(grid[0], panels, strict=True):
-        draw_accuracy(axes, curves, name)
-    grid[0][0].set_ylabel("accuracy on the test set (%)")
-    grid[0][-1].legend(loc="lower right")
-    figure.suptitle(title)
-    paths = [path.with_suffix(".png"), path.with_suffix(".pdf")]
+    size = (5 * columns, 0.4 + 3.4 * rows)
+    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True)
+
+
+def save(figure: Figure, path: Path) -> list[Path]:
+    """Write the figure as PNG and as vector PDF, and free it. The suffix is added to the whole name."""
+    from matplotlib import pyplot
+
+    paths = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf")]
     for target in paths:
-        figure.savefig(target, dpi=150)
+        # Without the date, the same runs give the same file.
+        figure.savefig(target, dpi=150, metadata={"CreationDate": None} if target.suffix == ".pdf" else None)
     pyplot.close(figure)
     return paths

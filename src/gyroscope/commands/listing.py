@@ -1,0 +1,35 @@
+"""`gyroscope list`: what can be named."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+
+def add(commands: Any) -> None:
+    command = commands.add_parser(
+        "list",
+        help="what can be named: rules, attacks, tasks, placements",
+        description="What there is, what it needs, which parameters it has, and where it comes from. Parameters are "
+        "written name:key=value,key=value, for example krum:m=1.",
+    )
+    command.add_argument("what", choices=["rules", "attacks", "tasks", "placements"])
+    command.set_defaults(run=_list)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gyroscope.listing import listing
+
+    header, lines = listing(options.what)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, title in enumerate(header):
+        table.add_column(title, no_wrap=number == 0, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    # A pipe has no width of its own: leave room, so that a line stays a line for grep.
+    Console(width=None if sys.stdout.isatty() else 220, markup=False, highlight=False).print(table)
+    return 0

@@ -1,0 +1,96 @@
+"""What `reproduce` and `sweep` share: options, the plan, the progress, the summary."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyroscope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyroscope.experiments.grid import Setup
+    from gyroscope.experiments.pool import Outcome
+    from gyroscope.experiments.scheduler import Plan
+
+
+def add_options(command: Any, out: str | None) -> None:
+    """The options of whatever runs many experiments."""
+    shown = out or "runs/ and the grid's name"
+    command.add_argument("--out", default=out, metavar="DIR", help=f"folder of the run directories (default: {shown})")
+    command.add_argument("--jobs", type=int, metavar="N",
+                         help="processes at a time (default: one per core, or per device named)")  # fmt: skip
+    command.add_argument("--devices", metavar="LIST", help="devices to use in turn, e.g. cuda:0,cuda:1 (default: cpu)")
+    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
+    command.add_argument(
+        "--dry-run", action="store_true", help="list what would run, with an estimate of time and disk"
+    )
+    command.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
+    """Run what is left of the setups; 0 when all are complete, 1 when some failed, 130 when interrupted."""
+    from gyroscope.experiments import scheduler
+    from gyroscope.experiments.display import display
+
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    for setup in setups:
+        setup.config.resolve()  # every mistake shows before the first run starts
+    out = Path(options.out)
+    devices = scheduler.default_devices(options.jobs, options.devices)
+    planned = scheduler.plan(setups, out, options.data_dir)
+    if options.dry_run:
+        return _dry_run(planned, len(devices))
+    try:
+        with display(planned, len(devices), quiet=options.quiet) as told:
+            outcomes = scheduler.execute(planned, out, devices, told)
+    except KeyboardInterrupt:
+        print("interrupted. The same command goes on where it stopped; nothing complete is redone.", file=sys.stderr)
+        return 130
+    return _summary(planned, outcomes, out)
+
+
+def submit(setups: Sequence[Setup], options: argparse.Namespace) -> int:
+    """Send what is left of the setups to a cluster."""
+    from gyroscope.experiments import cluster, scheduler
+
+    planned = scheduler.plan(setups, Path(options.out), options.data_dir)
+    where = "slurm" if options.executor == "slurm" else "local"
+    submitted = cluster.submit(planned.jobs, Path(options.out), where, cluster.parse_parameters(options.slurm))
+    print(f"{len(planned.complete)} of {planned.total} runs are complete; {len(submitted)} jobs submitted")
+    if where == "local":
+        outcomes = cluster.wait(submitted)
+        return _summary(planned, outcomes, Path(options.out))
+    print("Ask again with the same command: it submits only what is not complete.")
+    return 0
+
+
+def _dry_run(planned: Plan, processes: int) -> int:
+    from gyroscope.experiments import estimate
+
+    for job in planned.jobs:
+        print(f"{'resume' if job.resume else 'run   '}  {job.name}")
+    print(f"{len(planned.complete)} of {planned.total} runs are complete, {len(planned.jobs)} are left")
+    if planned.jobs:
+        guess = estimate.estimate(planned.jobs, processes)
+        took = estimate.duration(guess.seconds)
+        print(f"about {took} with {processes} processes, and {guess.megabytes:,.0f} MB of disk; from {guess.measured}")
+    return 0
+
+
+def _summary(planned: Plan, outcomes: Sequence[Outcome], out: Path) -> int:
+    from gyroscope.experiments import scheduler
+
+    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
+    diverged = sum(outcome.status == "diverged" for outcome in outcomes)
+    done = len(planned.complete) + len(outcomes) - len(failed)
+    remark = f", {diverged} of them diverged" if diverged else ""
+    print(f"{done} of {planned.total} runs are complete{remark} -> {out}")
+    for outcome in failed:
+        reason = outcome.log.strip().splitlines()[-1] if outcome.log.strip() else "no log"
+        print(f"failed twice: {outcome.job.name}: {reason}\n  log: {out / scheduler.FAILURES / outcome.job.name}.log",
+              file=sys.stderr)  # fmt: skip
+    return 1 if failed else 0

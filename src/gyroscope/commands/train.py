@@ -1,0 +1,155 @@
+"""`gyroscope train`: one run."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gyroscope.errors import ConfigError
+
+_TRAIN_EXAMPLES = """\
+examples:
+  an attack that momentum at the server does not withstand, and momentum at the workers does:
+    gyroscope train --rule krum --attack little --byzantine 5 --momentum server  --out runs/a
+    gyroscope train --rule krum --attack little --byzantine 5 --momentum workers --out runs/b
+
+  one of the paper's experiments:
+    gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
+
+  the same from a file, and an interrupted run continued:
+    gyroscope train --config runs/c/config.toml --out runs/d
+    gyroscope train --resume runs/c
+
+what a run directory holds: config.toml, metrics.csv, evaluations.csv, workers.csv, environment.json, status.json,
+and model.pt at the end (checkpoint.pt before). `gyroscope list rules` and its siblings tell what can be named above.
+"""
+
+
+def add(commands: Any) -> None:
+    command = commands.add_parser(
+        "train",
+        help="run one experiment",
+        description="Train a model with n workers, f of them Byzantine. What you leave out is taken from the task.",
+        epilog=_TRAIN_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    files = command.add_argument_group("from and to files")
+    files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
+    files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
+    files.add_argument("--resume", metavar="DIR", help="continue the run in DIR, to the same bits as if uninterrupted")
+    files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    groups: dict[str, Any] = {}
+    for field in _fields():
+        title = field.metadata["group"]
+        group = groups.setdefault(title, None) or command.add_argument_group(title)
+        groups[title] = group
+        _add_option(group, field)
+    shown = command.add_argument_group("what is shown")
+    shown.add_argument("--quiet", action="store_true", help="no progress")
+    shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
+    command.set_defaults(run=_train)
+
+
+def _fields() -> Iterator[dataclasses.Field[Any]]:
+    from gyroscope.config import Config
+
+    yield from dataclasses.fields(Config)
+
+
+def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
+    flag = "--" + field.name.replace("_", "-")
+    text = field.metadata["help"].replace("%", "%%")
+    kind = str(field.type).split(" | ")[0]
+    if kind == "bool":
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    default = f" (default: {field.default})" if field.default is not None else ""
+    group.add_argument(flag, type={"int": int, "float": float, "str": str}[kind], metavar=field.metadata["metavar"],
+                       help=text + default)  # fmt: skip
+
+
+def _train(options: argparse.Namespace) -> int:
+    from gyroscope import progress, training
+    from gyroscope.config import Config
+
+    given = {field.name: getattr(options, field.name) for field in _fields() if hasattr(options, field.name)}
+    shown = progress.choose(hasattr(options, "quiet"))
+    board = hasattr(options, "tensorboard")
+    with _Interruption() as interruption:
+        if hasattr(options, "resume"):
+            others = [*given, *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
+            if others:
+                raise ConfigError(
+                    f"--resume takes everything from {options.resume}/config.toml: leave out "
+                    + ", ".join(f"--{name.replace('_', '-')}" for name in others)
+                )
+            result = training.resume(options.resume, progress=shown, stop=interruption, tensorboard=board)
+        else:
+            config = Config.load(options.config) if hasattr(options, "config") else Config()
+            config = dataclasses.replace(config, **given)
+            out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
+            overwrite = hasattr(options, "overwrite")
+            result = training.train(
+                config, out=out, overwrite=overwrite, progress=shown, stop=interruption, tensorboard=board
+            )
+    return _conclude(result)
+
+
+def _fresh_directory(config: Any) -> Path:
+    """A directory that says what is in it and does not exist yet."""
+    parts = [config.task, config.rule, config.attack, f"f_{config.byzantine}", config.momentum, f"seed_{config.seed}"]
+    name = "-".join(part.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_") for part in parts)
+    candidate, number = Path("runs") / name, 2
+    while candidate.exists():
+        candidate, number = Path("runs") / f"{name}-{number}", number + 1
+    return candidate
+
+
+def _conclude(result: Any) -> int:
+    from gyroscope import record
+
+    where = f" -> {result.directory}" if result.directory else ""
+    if result.status == record.INTERRUPTED:
+        print(
+            f"interrupted after step {result.step} of {result.config.steps}. Continue with:\n"
+            f"  gyroscope train --resume {result.directory}"
+        )
+        return 130
+    if result.status == record.DIVERGED:
+        print(
+            f"diverged: the parameters were no longer finite after step {result.step}; maximum accuracy "
+            f"{result.max_accuracy:.2%}{where}"
+        )
+        return 0
+    print(f"maximum accuracy {result.max_accuracy:.2%}, final accuracy {result.final_accuracy:.2%}{where}")
+    return 0
+
+
+class _Interruption:
+    """Ctrl-C asks the run to stop after the round it is in; a second Ctrl-C stops at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def __enter__(self) -> _Interruption:
+        self.previous = {name: signal.signal(name, self._ask) for name in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name, handler in self.previous.items():
+            signal.signal(name, handler)
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\nstopping after this round ...", file=sys.stderr, flush=True)

@@ -1,0 +1,66 @@
+"""What a grid will take, from a few rounds of each kind of run measured here and now."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from gyroscope.experiments.pool import Job
+
+_ROUNDS = 3
+_METRICS_BYTES, _WEIGHT_BYTES = 900, 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    seconds: float
+    megabytes: float
+    measured: str
+
+
+def estimate(jobs: Sequence[Job], processes: int) -> Estimate:
+    """Time by running a few rounds and one evaluation per kind of run; disk from the sizes of the tables and the model.
+
+    Kinds differ by task, rule and number of Byzantine workers; the rest hardly changes what a round costs.
+    """
+    from gyroscope import training
+
+    costs: dict[tuple[str, str, int], tuple[float, float, int]] = {}
+    loaded: dict[str, object] = {}
+    seconds = megabytes = 0.0
+    for job in jobs:
+        config = job.config.resolve()
+        kind = (config.task, config.rule, config.byzantine)
+        if kind not in costs:
+            if config.task not in loaded:
+                loaded[config.task] = training.load_task(config)
+            costs[kind] = _measure(config, loaded[config.task])
+        per_round, per_evaluation, parameters = costs[kind]
+        assert config.steps and config.evaluate_every and config.workers
+        seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
+        megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
+    kinds = f"{_ROUNDS} rounds of each of {len(costs)} kinds of run, timed just now"
+    return Estimate(seconds / processes, megabytes, kinds)
+
+
+def _measure(config: object, task: object) -> tuple[float, float, int]:
+    """(seconds per round, seconds per evaluation, number of parameters)."""
+    from gyroscope.evaluation import evaluate
+    from gyroscope.training import Run
+
+    run = Run(config, task)  # type: ignore[arg-type]
+    run.play_round()  # the first one warms up
+    started = time.perf_counter()
+    for _ in range(_ROUNDS):
+        run.play_round()
+    rounds = time.perf_counter()
+    evaluate(run.model, run.test)
+    return (rounds - started) / _ROUNDS, time.perf_counter() - rounds, run.parameters.numel()
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
