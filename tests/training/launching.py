@@ -82,6 +82,8 @@ class Started:
 def _child(work: Callable[..., Any], arguments: tuple[Any, ...], cwd: str, folder: str, tty: str) -> None:
     if tty:
         os.environ.update(TERM="xterm-256color")
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "CI"):
+            os.environ.pop(name, None)  # the terminal itself knows how wide it is
         terminal = os.open(tty, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(terminal, number)

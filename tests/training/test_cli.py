@@ -1,0 +1,318 @@
+"""The command line as a person meets it: help, tables, mistakes, progress, and a real terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+from launching import Finished, Started, gyroscope, lines, start
+
+from gyroscope import attacks, momentum, rules, tasks
+from gyroscope.config import Config
+
+
+def check_mistake(finished: Finished, *says: str) -> None:
+    assert "Traceback" not in finished.err
+    assert finished.code == 2
+    assert finished.out == ""
+    message = finished.err.strip()
+    assert message.startswith("gyroscope: error: ") and len(message.splitlines()) == 1, message
+    for part in says:
+        assert part in message
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("--rule krun", "did you mean 'krum'"),
+        ("--rule krum:k=1", "Known: m, neighbours, squared"),
+        ("--attack litle --byzantine 2", "did you mean 'little'"),
+        ("--attack little:faktor=2 --byzantine 2", "did you mean 'factor'"),
+        ("--task minst", "did you mean 'mnist'"),
+        ("--momentum serve", "did you mean 'server'"),
+        ("--attack little", "--byzantine"),
+        ("--byzantine 2", "choose an attack"),
+        ("--rule bulyan --attack little --byzantine 12", "4f + 3 = 51"),
+        ("--lr 0.1,5", "0.01,1500:0.001"),
+        ("--lr fast", "'fast'"),
+        ("--mu 1", "below 1"),
+        ("--steps 0", "steps"),
+        ("--device abacus", "'abacus'"),
+        ("--device meta", "'meta'"),
+        ("--device cuda:99", "cuda:99"),
+        ("--resume nowhere", "nowhere"),
+        ("--resume nowhere --lr 0.1 --overwrite", "leave out --lr, --overwrite"),
+        ("--config nothing.toml", "nothing.toml"),
+        ("--rule gyroscope.attacks:Little", "Little"),
+        ("--task custom", "only in Python"),
+    ],
+)
+def test_a_mistake_is_one_message_code_2_and_leaves_nothing_behind(tmp_path: Path, options: str, says: str) -> None:
+    check_mistake(gyroscope("train", *options.split(), cwd=tmp_path), says)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ('seed = "1"', "seed must be a whole number"),
+        ("steps = 10.5", "steps must be a whole number"),
+        ("nesterov = 1", "nesterov must be true or false"),
+        ("rule = 3", "rule must be text"),
+        ("mu = true", "mu must be a number"),
+        ('ruel = "krum"', "did you mean 'rule'"),
+        ("[training]\nsteps = 3", "training"),
+        ("steps 3", "line 1"),
+        ('lr = "0.1,5"', "out of place"),
+        ("lr = nan", "positive and finite"),
+    ],
+)
+def test_a_mistake_in_a_configuration_file_is_one_message(tmp_path: Path, toml: str, says: str) -> None:
+    (tmp_path / "mine.toml").write_text(toml)
+    check_mistake(gyroscope("train", "--config", "mine.toml", cwd=tmp_path), says)
+    assert os.listdir(tmp_path) == ["mine.toml"]
+
+
+def test_a_configuration_that_is_no_text_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_bytes(b"\xff\xfe\x00")
+    check_mistake(gyroscope("train", "--config", "mine.toml", cwd=tmp_path), "mine.toml")
+
+
+@pytest.mark.parametrize(
+    "options",
+    ["", "trian", "train --steps many", "train --nothing", "train --steps", "list", "list rule", "demo --seeds x"],
+)
+def test_what_the_grammar_does_not_know_is_code_2_with_usage(tmp_path: Path, options: str) -> None:
+    finished = gyroscope(*options.split(), cwd=tmp_path)
+    assert finished.code == 2
+    assert finished.err.startswith("usage: gyroscope") and "error: " in finished.err
+    assert "Traceback" not in finished.err
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:
+    check_mistake(gyroscope("demo", "--seeds", 0, cwd=tmp_path), "--seeds")
+
+
+# -- help and tables ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "mentions"),
+    [
+        ([], ["train", "list", "demo", "--version"]),
+        (["train"], ["--config", "--out", "--resume", "--overwrite", "--quiet", "--tensorboard", "examples:"]),
+        (["train"], ["--" + name.replace("_", "-") for name in vars(Config())]),
+        (["list"], ["rules", "attacks", "tasks", "placements"]),
+        (["demo"], ["--out", "--seeds"]),
+    ],
+)
+def test_help_exits_0_and_mentions_every_option(command: list[str], mentions: list[str]) -> None:
+    finished = gyroscope(*command, "--help")
+    assert finished.code == 0 and finished.err == ""
+    for option in mentions:
+        assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", finished.out), option
+    assert max(map(len, finished.out.splitlines())) <= 120
+
+
+@pytest.mark.parametrize(
+    ("what", "table"),
+    [
+        ("rules", rules.RULES),
+        ("attacks", attacks.ATTACKS),
+        ("tasks", tasks.TASKS),
+        ("placements", momentum.PLACEMENTS),
+    ],
+)
+def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, table: dict[str, type]) -> None:
+    finished = gyroscope("list", what)
+    assert finished.code == 0 and finished.err == ""
+    header, *entries = finished.out.splitlines()
+    assert all(title in header for title in ("name", "what", "parameters", "from"))
+    assert [entry.split()[0] for entry in entries] == list(table), "one line each, in the table's order"
+    for entry, kind in zip(entries, table.values(), strict=True):
+        assert kind.summary in entry and kind.paper in entry  # type: ignore[attr-defined]
+    if what == "rules":
+        assert "n >= 4f + 3" in entries[-1] and "rescore=false" in entries[-1]
+    if what == "attacks":
+        assert "factor=1.5" in entries[0] and "factor=1.1" in entries[1]
+
+
+def test_the_command_and_the_module_are_the_same() -> None:
+    command = shutil.which("gyroscope", path=str(Path(sys.executable).parent))
+    if command is None:
+        pytest.skip("the command is not installed beside this Python")
+    direct, module = (
+        subprocess.run([*begin, "list", "rules"], capture_output=True, text=True)
+        for begin in ([command], [sys.executable, "-m", "gyroscope"])
+    )
+    assert (direct.returncode, direct.stdout, direct.stderr) == (module.returncode, module.stdout, module.stderr)
+    assert direct.returncode == 0 and "krum" in direct.stdout
+
+
+def test_version() -> None:
+    import gyroscope as gy
+
+    assert gyroscope("--version").out.strip() == f"gyroscope {gy.__version__}"
+
+
+# -- progress ----------------------------------------------------------------------------------------------------------
+
+SMALL = ("--steps", 30, "--workers", 7, "--threads", 1)
+
+
+def test_quiet_prints_the_result_and_no_progress(tmp_path: Path) -> None:
+    finished = gyroscope("train", *SMALL, "--quiet", "--out", "run", cwd=tmp_path)
+    assert finished.err == ""
+    assert re.fullmatch(r"maximum accuracy [\d.]+%, final accuracy [\d.]+% -> run\n", finished.out)
+
+
+def test_without_a_terminal_progress_is_plain_lines_on_standard_error(tmp_path: Path) -> None:
+    finished = gyroscope("train", *SMALL, "--out", "run", cwd=tmp_path)
+    first, *others = finished.err.splitlines()
+    assert first == "digits average, no attack, momentum workers: steps 0 to 30"
+    assert re.fullmatch(r"step 30/30  loss \S+  ratio \S+  accuracy [\d.]+%  [\d.]+ steps/s", others[-1])
+    assert "\x1b" not in finished.err and "\r" not in finished.err
+    assert finished.out.startswith("maximum accuracy")
+
+
+def on_a_terminal(*arguments: object, cwd: Path, columns: int, interrupt: Path | None = None) -> tuple[int, str]:
+    """Run the command on a real pseudo-terminal; everything that it showed, without colours."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    process = start(*arguments, cwd=cwd, tty=os.ttyname(follower))
+    shown = bytearray()
+    os.set_blocking(leader, False)
+
+    def read() -> bool:
+        try:
+            while chunk := os.read(leader, 65536):
+                shown.extend(chunk)
+        except OSError:
+            pass
+        if interrupt and lines(interrupt) > 10:
+            process.signal(signal.SIGINT)
+            return True
+        return False
+
+    process.until(read)
+    interrupt = None
+    process.until(read)
+    finished = process.end()
+    read()
+    os.close(follower)
+    os.close(leader)
+    return finished.code, re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode())
+
+
+@pytest.mark.parametrize("columns", [150, 80])
+def test_on_a_terminal_a_bar_shows_step_loss_accuracy_ratio_and_speed(tmp_path: Path, columns: int) -> None:
+    code, shown = on_a_terminal(
+        "train", "--steps", 60, "--workers", 11, "--rule", "krum", "--attack", "little", "--byzantine", 3,
+        "--threads", 1, "--out", "run", cwd=tmp_path, columns=columns,
+    )  # fmt: skip
+    assert code == 0
+    bar, result = shown.split("maximum accuracy")
+    for fact in (r"60/60", r"loss [\d.]+", r"accuracy [\d.]+%", r"ratio [\d.]+", r"[\d.]+ steps/s"):
+        assert re.search(fact, bar), f"{fact} not in {bar!r}"
+    if columns > 100:
+        final = re.findall(r"final accuracy ([\d.]+%)", result)
+        assert re.findall(r"accuracy ([\d.]+%)", bar)[-1:] == final, "what stays on the screen is the end of the run"
+
+
+def test_an_interruption_on_a_terminal_says_how_to_resume(tmp_path: Path) -> None:
+    code, shown = on_a_terminal(
+        "train", "--steps", 5000, "--workers", 7, "--threads", 1, "--out", "run",
+        cwd=tmp_path, columns=120, interrupt=tmp_path / "run" / "metrics.csv",
+    )  # fmt: skip
+    assert code == 130
+    assert "gyroscope train --resume run" in shown
+    assert "Traceback" not in shown
+
+
+def test_a_second_interruption_stops_at_once_without_a_traceback(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    # Rounds so long that the second Ctrl-C comes while the first one still waits for the end of the round.
+    process = start("train", "--steps", 50, "--batch", 8000, "--threads", 1, "--out", out, "--evaluate-every", 1)
+    assert process.until(lambda: lines(out / "metrics.csv") > 1)
+    process.signal(signal.SIGINT)
+    assert process.until(lambda: "stopping" in (process.files / "err").read_text())
+    process.signal(signal.SIGINT)
+    finished = process.end()
+    assert "Traceback" not in finished.err
+    assert finished.code == 130
+
+
+def test_interrupting_the_demo_gives_no_traceback(tmp_path: Path) -> None:
+    process = start("demo", cwd=tmp_path)
+    assert process.until(lambda: lines(tmp_path / "demo-runs" / "no-attack-server-seed_1" / "metrics.csv") > 5)
+    process.signal(signal.SIGINT)
+    finished = process.end()
+    assert "Traceback" not in finished.err
+    assert finished.code == 130
+
+
+# -- TensorBoard -------------------------------------------------------------------------------------------------------
+
+
+def _without_tensorboard(out: str) -> int:
+    sys.modules["tensorboard"] = None  # type: ignore[assignment]
+    from gyroscope.cli import main
+
+    return main(["train", "--steps", "2", "--tensorboard", "--quiet", "--out", out])
+
+
+def test_tensorboard_without_its_package_is_one_message_that_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_mistake(Started(_without_tensorboard, str(tmp_path / "run")).end(), "pip install", "tensorboard")
+    assert os.listdir(tmp_path) == []
+
+
+def test_tensorboard_gets_the_scalars_of_the_tables(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the optional extra tensorboard is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    out = tmp_path / "run"
+    finished = gyroscope("train", *SMALL, "--tensorboard", "--quiet", "--out", out)
+    assert finished.code == 0, finished.err
+    events = EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    import pandas
+
+    metrics = pandas.read_csv(out / "metrics.csv")
+    losses = events.Scalars("loss")
+    assert [event.step for event in losses] == list(metrics["step"])
+    assert [event.value for event in losses] == pytest.approx(list(metrics["loss"]))
+    assert [event.step for event in events.Scalars("accuracy")] == [0, 5, 10, 15, 20, 25, 30]
+
+
+# -- the demo and MNIST ------------------------------------------------------------------------------------------------
+
+
+def test_mnist_learns_within_ten_steps(tmp_path: Path) -> None:
+    shared = Path(__file__).resolve().parents[3] / "shared" / "data" / "mnist"
+    folder = os.environ.get("GYROSCOPE_DATA") or (str(shared) if shared.is_dir() else None)
+    if folder is None:
+        pytest.skip("MNIST is not here: set GYROSCOPE_DATA to the folder that holds it")
+    import pandas
+
+    out = tmp_path / "run"
+    finished = gyroscope(
+        "train", "--task", "mnist", "--rule", "krum", "--attack", "little", "--byzantine", 12, "--lr", 0.5,
+        "--steps", 10, "--data-dir", folder, "--out", out, "--quiet",
+    )  # fmt: skip
+    if finished.code == 2 and "mnist" in finished.err.lower():
+        pytest.skip(f"MNIST is not in GYROSCOPE_DATA: {finished.err.splitlines()[0]}")
+    assert finished.code == 0, finished.err
+    evaluations = pandas.read_csv(out / "evaluations.csv")
+    assert list(evaluations["samples"]) == [10_000] * 3
+    assert evaluations["accuracy"].iloc[-1] > 0.5 > evaluations["accuracy"].iloc[0]

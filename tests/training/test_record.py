@@ -1,0 +1,364 @@
+"""The run directory: what is in it, that it re-runs, what it refuses, and a disk that is really full."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import torch
+from launching import gyroscope, lines, start
+
+import gyroscope as gy
+from gyroscope import measures
+from gyroscope.record import EVALUATION_COLUMNS
+
+TABLES = ("metrics.csv", "evaluations.csv", "workers.csv")
+BASE = ("--rule", "krum", "--attack", "little", "--byzantine", 2, "--workers", 9, "--steps", 20, "--threads", 1)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.is_file()}
+
+
+def run(out: Path, *more: object) -> Path:
+    finished = gyroscope("train", *BASE, *more, "--out", out, "--quiet")
+    assert finished.code == 0, finished.err
+    return out
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(tmp_path_factory.mktemp("record") / "run")
+
+
+@pytest.fixture
+def copy(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "run"))
+
+
+def test_every_promised_file_is_there_and_pandas_reads_the_tables(made: Path) -> None:
+    names = {path.name for path in made.iterdir() if not path.name.startswith(".")}
+    assert names == {*TABLES, "config.toml", "environment.json", "status.json", "model.pt"}
+    metrics = pandas.read_csv(made / "metrics.csv")
+    assert tuple(metrics.columns) == measures.COLUMNS
+    assert list(metrics["step"]) == list(range(20))
+    assert metrics["condition_holds"].dtype == bool
+    assert metrics.drop(columns=[name for name in metrics if name.endswith("_previous")]).notna().all(axis=None)
+    evaluations = pandas.read_csv(made / "evaluations.csv")
+    assert tuple(evaluations.columns) == EVALUATION_COLUMNS
+    assert list(evaluations["step"]) == [0, 5, 10, 15, 20]
+    assert (evaluations["samples"] == 359).all()
+    assert numpy.allclose(evaluations["accuracy"], evaluations["correct"] / 359)
+    weights = pandas.read_csv(made / "workers.csv")
+    assert list(weights.columns) == ["step", *(f"worker_{worker}" for worker in range(9))]
+    assert numpy.allclose(weights.drop(columns="step").sum(axis=1), 1)
+    shares = weights[["worker_7", "worker_8"]].sum(axis=1)
+    assert numpy.allclose(shares, metrics["byzantine_share"]), "Byzantine workers come last"
+    assert list(pandas.read_json(made / "environment.json")["threads"]) == [1]
+    assert json.loads((made / "status.json").read_text()) == {
+        "status": "complete",
+        "step": 20,
+        "max_accuracy": evaluations["accuracy"].max(),
+        "final_accuracy": evaluations["accuracy"].iloc[-1],
+    }
+    environment = json.loads((made / "environment.json").read_text())
+    assert environment[0]["torch"] == torch.__version__
+    assert {"commit", "threads", "python", "gyroscope", "numpy"} <= set(environment[0])
+
+
+def test_the_configuration_on_record_is_complete_and_reruns_to_the_same_bytes(made: Path, tmp_path: Path) -> None:
+    config = gy.Config.load(made / "config.toml")
+    unset = {name for name, value in vars(config).items() if value is None}
+    assert unset <= {"checkpoint_every", "data_dir"}, "everything that changes numbers is written down"
+    again = tmp_path / "again"
+    assert gyroscope("train", "--config", made / "config.toml", "--out", again, "--quiet").code == 0
+    for name in ("config.toml", *TABLES, "model.pt", "status.json"):
+        assert (again / name).read_bytes() == (made / name).read_bytes(), name
+
+
+def test_python_and_the_command_line_give_the_same_numbers_and_floats_read_back_exactly(made: Path) -> None:
+    config = gy.Config(rule="krum", attack="little", byzantine=2, workers=9, steps=20, threads=1)
+    result = gy.train(config)
+    for table, frame in zip(TABLES, (result.metrics, result.evaluations, result.weights), strict=True):
+        with open(made / table, newline="") as file:
+            cells = list(csv.DictReader(file))
+        assert list(frame.columns) == list(cells[0]) and len(frame) == len(cells)
+        for row, values in zip(cells, frame.to_dict("records"), strict=True):
+            for name, value in values.items():
+                if isinstance(value, bool):
+                    assert row[name] == str(value)
+                elif pandas.isna(value):
+                    assert row[name] == ""
+                else:
+                    assert float(row[name]) == value, (table, name)
+        pandas.testing.assert_frame_equal(pandas.read_csv(made / table), frame, check_dtype=False, rtol=1e-14)
+
+
+def test_options_and_configuration_file_mean_the_same(made: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text(
+        'task = "digits"\nrule = "krum"\nattack = "little"\nbyzantine = 2\nworkers = 9\nsteps = 20\nthreads = 1\n'
+    )
+    out = tmp_path / "run"
+    assert gyroscope("train", "--config", toml, "--out", out, "--quiet").code == 0
+    assert (out / "metrics.csv").read_bytes() == (made / "metrics.csv").read_bytes()
+
+
+def test_options_beside_a_configuration_file_win(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("seed = 5\nsteps = 100\nnesterov = true\n")
+    out = tmp_path / "run"
+    finished = gyroscope(
+        "train", "--config", tmp_path / "run.toml", "--steps", 2, "--no-nesterov", "--out", out, "--quiet"
+    )
+    assert finished.code == 0
+    config = gy.Config.load(out / "config.toml")
+    assert (config.seed, config.steps, config.nesterov) == (5, 2, False)
+
+
+@pytest.mark.parametrize("rate", ["0.123456789", "0.1", "1e-07"])
+def test_a_learning_rate_is_the_same_number_in_a_file_and_as_an_option(tmp_path: Path, rate: str) -> None:
+    (tmp_path / "number.toml").write_text(f"lr = {rate.replace('1e-07', '1e-7')}\nsteps = 2\n")
+    (tmp_path / "text.toml").write_text(f'lr = "{rate}"\nsteps = 2\n')
+    results = [gy.train(gy.Config.load(tmp_path / name)) for name in ("number.toml", "text.toml")]
+    assert [result.metrics["lr"][0] for result in results] == [float(rate)] * 2
+
+
+def test_how_often_one_evaluates_does_not_change_training(tmp_path: Path) -> None:
+    often, seldom = (run(tmp_path / str(every), "--evaluate-every", every) for every in (5, 50))
+    for name in ("metrics.csv", "workers.csv", "model.pt"):
+        assert (often / name).read_bytes() == (seldom / name).read_bytes()
+    assert list(pandas.read_csv(seldom / "evaluations.csv")["step"]) == [0, 20]
+
+
+def test_how_often_one_saves_does_not_change_training(made: Path, tmp_path: Path) -> None:
+    out = run(tmp_path / "run", "--checkpoint-every", 1)
+    for name in (*TABLES, "model.pt"):
+        assert (out / name).read_bytes() == (made / name).read_bytes()
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def test_an_existing_run_is_refused_and_nothing_of_it_changes(copy: Path) -> None:
+    before = contents(copy)
+    finished = gyroscope("train", *BASE, "--seed", 9, "--out", copy, "--quiet")
+    assert finished.code == 2
+    assert "--overwrite" in finished.err and f"--resume {copy}" in finished.err
+    assert len(finished.err.strip().splitlines()) == 1
+    assert contents(copy) == before
+
+
+def test_overwrite_replaces_the_run_and_spares_a_strangers_file(copy: Path, tmp_path: Path) -> None:
+    (copy / "notes.txt").write_text("mine")
+    (copy / "checkpoint.pt").write_bytes(b"left over")
+    fresh = run(tmp_path / "fresh", "--seed", 9)
+    run(copy, "--seed", 9, "--overwrite")
+    assert (copy / "notes.txt").read_text() == "mine"
+    assert not (copy / "checkpoint.pt").exists()
+    for name in ("config.toml", *TABLES, "model.pt", "status.json"):
+        assert (copy / name).read_bytes() == (fresh / name).read_bytes()
+
+
+def test_a_mistake_with_overwrite_does_not_cost_the_old_run(copy: Path) -> None:
+    before = contents(copy)
+    finished = gyroscope("train", "--rule", "bulyan", "--declared-byzantine", 20, "--out", copy, "--overwrite")
+    assert finished.code == 2
+    assert contents(copy) == before
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path, overwrite: bool) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    finished = gyroscope("train", *BASE, "--out", tmp_path, "--quiet", *(["--overwrite"] if overwrite else []))
+    assert finished.code == 2
+    assert "thesis.tex" in finished.err
+    assert os.listdir(tmp_path) == ["thesis.tex"]
+
+
+def test_an_empty_directory_is_fine(tmp_path: Path) -> None:
+    run(tmp_path, "--steps", 1)
+
+
+def test_a_file_in_the_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    finished = gyroscope("train", *BASE, "--out", tmp_path / "file", "--quiet")
+    assert finished.code == 2 and "is a file" in finished.err
+    assert (tmp_path / "file").read_text() == "x"
+
+
+@pytest.mark.parametrize("out", ["x" * 300, "/proc/nothing/here"])
+def test_a_path_that_cannot_be_made_is_one_message(tmp_path: Path, out: str) -> None:
+    finished = gyroscope("train", *BASE, "--out", out, "--quiet", cwd=tmp_path)
+    assert finished.code == 2
+    assert "Traceback" not in finished.err
+    assert len(finished.err.strip().splitlines()) == 1
+    assert "--resume" not in finished.err, "there is nothing to resume"
+
+
+def test_without_out_each_run_gets_a_directory_of_its_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert gyroscope("train", *BASE, "--steps", 1, "--quiet", cwd=tmp_path).code == 0
+    names = sorted(os.listdir(tmp_path / "runs"))
+    assert names == [
+        "digits-krum-little-f_2-workers-seed_1",
+        "digits-krum-little-f_2-workers-seed_1-2",
+    ]
+
+
+# -- a disk that is full, really ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a small disk")
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place]
+    mounted = subprocess.run(command, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting a small disk is not permitted here: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def resize(disk: Path, size: str) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+def fill(path: Path) -> None:
+    """Write until nothing fits any more."""
+    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+LONG = (*BASE[:-4], "--steps", 400, "--threads", 1, "--momentum", "server", "--evaluate-every", 25)
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    out = tmp_path_factory.mktemp("long") / "run"
+    assert gyroscope("train", *LONG, "--checkpoint-every", 1000, "--out", out, "--quiet").code == 0
+    return contents(out)
+
+
+def check_full(finished: object, out: Path) -> None:
+    assert finished.code == 2  # type: ignore[attr-defined]
+    message = finished.err.strip()  # type: ignore[attr-defined]
+    assert "the disk is full" in message
+    assert f"gyroscope train --resume {out}" in message
+    assert len(message.splitlines()) == 1, message
+
+
+def test_a_full_disk_is_one_message_and_with_more_room_the_run_completes_to_the_same_bytes(
+    small_disk: Path, long_run: dict[str, bytes]
+) -> None:
+    out = small_disk / "run"
+    check_full(gyroscope("train", *LONG, "--checkpoint-every", 1000, "--out", out, "--quiet"), out)
+    check_full(gyroscope("train", "--resume", out, "--quiet"), out)  # still full: nothing gets worse
+    resize(small_disk, "4m")
+    finished = gyroscope("train", "--resume", out, "--quiet")
+    assert finished.code == 0, finished.err
+    now = contents(out)
+    for name in (*TABLES, "model.pt", "status.json", "config.toml"):
+        assert now[name] == long_run[name], name
+
+
+def test_a_disk_that_fills_up_between_checkpoints_loses_nothing(small_disk: Path, long_run: dict[str, bytes]) -> None:
+    resize(small_disk, "4m")
+    out, ballast = small_disk / "run", small_disk / "ballast"
+    process = start("train", *LONG, "--checkpoint-every", 50, "--out", out, "--quiet")
+    assert process.until(lambda: lines(out / "metrics.csv") > 100)
+    fill(ballast)
+    check_full(process.end(), out)
+    assert (out / "checkpoint.pt").exists()
+    ballast.unlink()
+    finished = gyroscope("train", "--resume", out, "--quiet")
+    assert finished.code == 0, finished.err
+    now = contents(out)
+    for name in (*TABLES, "model.pt", "status.json"):
+        assert now[name] == long_run[name], name
+
+
+def test_a_disk_too_full_to_begin_with_says_so(small_disk: Path) -> None:
+    fill(small_disk / "ballast")
+    finished = gyroscope("train", *BASE, "--out", small_disk / "run", "--quiet")
+    assert finished.code == 2
+    assert "the disk is full" in finished.err
+    assert len(finished.err.strip().splitlines()) == 1
+    (small_disk / "ballast").unlink()
+    run(small_disk / "run")  # the same command again, as one would
+
+
+def test_a_read_only_disk_is_one_message(small_disk: Path) -> None:
+    resize(small_disk, "4m")
+    out = run(small_disk / "run")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    for arguments in (("--resume", out), (*BASE, "--out", small_disk / "other")):
+        finished = gyroscope("train", *arguments, "--quiet")
+        assert "Traceback" not in finished.err
+        assert finished.code == 0 if finished.out else finished.code == 2
+
+
+# -- runs that diverge -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attack", ["nan", "inf", "sign-flip:scale=1e30"])
+def test_averaging_under_a_fault_diverges_on_record_without_a_traceback(tmp_path: Path, attack: str) -> None:
+    out = tmp_path / "run"
+    finished = gyroscope(
+        "train", "--rule", "average", "--attack", attack, "--byzantine", 2, "--steps", 20, "--out", out, "--quiet"
+    )
+    assert finished.code == 0
+    assert finished.err == ""
+    assert "diverged" in finished.out
+    status = json.loads((out / "status.json").read_text())
+    assert status["status"] == "diverged"
+    metrics = pandas.read_csv(out / "metrics.csv")
+    assert len(metrics) == status["step"] < 20
+    assert tuple(metrics.columns) == measures.COLUMNS
+    assert len(pandas.read_csv(out / "evaluations.csv")) == 1
+    assert (out / "model.pt").exists()
+    again = gyroscope("train", "--resume", out, "--quiet")
+    assert (again.code, again.out) == (0, finished.out), "a diverged run has ended: it is only read"
+
+
+def test_a_float64_model_that_explodes_diverges_too() -> None:
+    """Squares of its gradients overflow long before the parameters do."""
+    from torch import nn
+
+    inputs = torch.randn(40, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    task = gy.Task(
+        model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 3), nn.LogSoftmax(dim=1)).double(),
+        train=(inputs, torch.arange(40) % 3),
+        test=(inputs, torch.arange(40) % 3),
+    )
+    config = gy.Config(attack="sign-flip:scale=1e200", byzantine=2, workers=5, steps=10, l2=0.1)
+    assert gy.train(config, task=task).status == "diverged"
+
+
+@pytest.mark.parametrize("rule", ["krum", "median", "bulyan"])
+@pytest.mark.parametrize("attack", ["nan", "inf"])
+def test_a_resilient_rule_under_a_fault_completes_with_finite_metrics(rule: str, attack: str) -> None:
+    result = gy.train(gy.Config(rule=rule, attack=attack, byzantine=2, workers=11, steps=15))
+    assert result.status == "complete"
+    theirs = [name for name in measures.COLUMNS if "attack" in name]
+    ours = result.metrics.drop(columns=[*theirs, *(name for name in measures.COLUMNS if name.endswith("_previous"))])
+    if rule == "median":
+        ours = ours.drop(columns="byzantine_share")  # a share has no meaning there
+    else:
+        assert (ours["byzantine_share"] == 0).all()
+    assert numpy.isfinite(ours.astype(float)).all(axis=None)
+    assert result.max_accuracy > 0.5

@@ -1,0 +1,277 @@
+"""Kill real processes at all kinds of moments; whatever happens, the files end up as those of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+from launching import Finished, Started, gyroscope, lines, start, train_custom
+
+FILES = ("config.toml", "metrics.csv", "evaluations.csv", "workers.csv", "model.pt")
+KRUM = ("--rule", "krum", "--attack", "little", "--byzantine", 3, "--workers", 11, "--threads", 1)
+STEPS = 120
+
+
+def arguments(out: Path, *more: object, steps: int = STEPS, every: int = 7) -> tuple[object, ...]:
+    return ("train", "--task", "digits", *KRUM, "--steps", steps, "--checkpoint-every", every, *more, "--out", out)
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {name: (out / name).read_bytes() for name in FILES}
+
+
+def undisturbed(out: Path, *more: object, steps: int = STEPS, every: int = 7) -> dict[str, bytes]:
+    finished = gyroscope(*arguments(out, *more, steps=steps, every=every))
+    assert finished.code == 0, finished.err
+    return contents(out)
+
+
+def checkpoint_step(out: Path) -> int:
+    path = out / "checkpoint.pt"
+    return int(torch.load(path, weights_only=True)["step"]) if path.exists() else 0
+
+
+def status(out: Path) -> str:
+    return str(json.loads((out / "status.json").read_text())["status"])
+
+
+def kill_and_resume(out: Path, launch: Callable[[], Started], kills: int, seed: int) -> tuple[int, Finished]:
+    """Kill it again and again, each time a random number of rounds after it stood up, then let it end."""
+    chance = random.Random(seed)
+    done = 0
+    while done < kills:
+        rounds = checkpoint_step(out) + chance.randint(1, 30)
+        process = launch()
+        # Header and `rounds` rows: those that the killed process left and those that it computes again count alike.
+        process.until(lambda rounds=rounds: (out / "config.toml").exists() and lines(out / "metrics.csv") > rounds)
+        finished = process.kill()
+        if finished.code == 0:  # it was faster than the kill
+            return done, finished
+        assert finished.code == -signal.SIGKILL
+        assert status(out) == "running"
+        done += 1
+    return done, launch().end()
+
+
+@pytest.mark.parametrize("momentum", ["workers", "server"])
+def test_killed_several_times_and_resumed_gives_the_bytes_of_an_uninterrupted_run(
+    tmp_path: Path, momentum: str
+) -> None:
+    wanted = undisturbed(tmp_path / "whole", "--momentum", momentum, "--nesterov")
+    out = tmp_path / "killed"
+
+    def launch() -> Started:
+        if (out / "config.toml").exists():
+            return start("train", "--resume", out, "--quiet")
+        return start(*arguments(out, "--momentum", momentum, "--nesterov"))
+
+    done, finished = kill_and_resume(out, launch, kills=4, seed=len(momentum))
+    assert finished.code == 0, finished.err
+    assert done >= 2, "the kills came too late to mean anything"
+    assert contents(out) == wanted
+    assert status(out) == "complete"
+    assert not (out / "checkpoint.pt").exists()
+    assert len(json.loads((out / "environment.json").read_text())) >= 2, "each session is on record"
+
+
+def test_a_model_with_batch_norm_dropout_and_augmentation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
+    whole, out, steps = tmp_path / "whole", tmp_path / "killed", 60
+    assert Started(train_custom, str(whole), steps).end().code == 0
+    done, finished = kill_and_resume(out, lambda: Started(train_custom, str(out), steps), kills=3, seed=5)
+    assert finished.code == 0, finished.err
+    assert done >= 2
+    assert contents(out) == contents(whole)
+    buffers = torch.load(out / "model.pt", weights_only=True)
+    assert int(buffers["1.num_batches_tracked"]) == steps * 5
+
+
+def test_killed_before_the_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+    wanted = undisturbed(tmp_path / "whole", steps=40, every=1000)
+    out = tmp_path / "killed"
+    process = start(*arguments(out, steps=40, every=1000))
+    process.until(lambda: lines(out / "metrics.csv") > 5)
+    assert process.kill().code == -signal.SIGKILL
+    assert not (out / "checkpoint.pt").exists()
+    assert gyroscope("train", "--resume", out).code == 0
+    assert contents(out) == wanted
+
+
+def test_killed_while_the_directory_is_made_can_be_resumed_or_started_again(tmp_path: Path) -> None:
+    wanted = undisturbed(tmp_path / "whole", steps=8)
+    begun_again = 0
+    for number in range(4):
+        out = tmp_path / f"killed{number}"
+        process = start(*arguments(out, steps=8))
+        process.until(lambda out=out, number=number: len(os.listdir(out) if out.exists() else ()) > number)
+        process.kill()
+        if (out / "config.toml").exists():
+            finished = gyroscope("train", "--resume", out)
+        else:
+            begun_again += 1
+            finished = gyroscope(*arguments(out, steps=8))
+        assert finished.code == 0, finished.err
+        assert contents(out) == wanted
+    assert begun_again, "no kill landed before the configuration was written"
+
+
+def test_the_real_command_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
+    """No helper in between: `python -m gyroscope` as its user starts it."""
+    wanted = undisturbed(tmp_path / "whole")
+    out = tmp_path / "killed"
+    command = [sys.executable, "-m", "gyroscope", *map(str, arguments(out))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and lines(out / "metrics.csv") <= 30:
+            time.sleep(0.002)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    again = subprocess.run([sys.executable, "-m", "gyroscope", "train", "--resume", out], capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert contents(out) == wanted
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption_ends_cleanly_says_how_to_resume_and_resuming_gives_the_same_bytes(
+    tmp_path: Path, number: int
+) -> None:
+    wanted = undisturbed(tmp_path / "whole", every=1000)
+    out = tmp_path / "stopped"
+    process = start(*arguments(out, every=1000))
+    assert process.until(lambda: lines(out / "metrics.csv") > 10)
+    process.signal(number)
+    finished = process.end()
+    assert finished.code == 130
+    assert f"gyroscope train --resume {out}" in finished.out
+    assert "Traceback" not in finished.err
+    assert status(out) == "interrupted"
+    step = checkpoint_step(out)
+    assert 10 <= step < STEPS
+    assert json.loads((out / "status.json").read_text())["step"] == step
+    assert len(pandas.read_csv(out / "metrics.csv")) == step
+    assert gyroscope("train", "--resume", out).code == 0
+    assert contents(out) == wanted
+
+
+def test_while_a_resumed_run_goes_on_its_status_is_running(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = start(*arguments(out))
+    assert process.until(lambda: lines(out / "metrics.csv") > 10)
+    process.signal(signal.SIGINT)
+    assert process.end().code == 130
+    before = lines(out / "metrics.csv")
+    process = start("train", "--resume", out)
+    assert process.until(lambda: lines(out / "metrics.csv") > before + 5)
+    seen = status(out)
+    process.kill()
+    assert seen == "running"
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
+    """A killed run with a checkpoint and rows beyond it, and what it should become."""
+    folder = tmp_path_factory.mktemp("interrupted")
+    wanted = undisturbed(folder / "whole", steps=40)
+    process = start(*arguments(folder / "run", steps=40))
+    assert process.until(lambda: lines(folder / "run" / "metrics.csv") > 20)
+    process.kill()
+    assert checkpoint_step(folder / "run") > 0
+    return folder / "run", wanted
+
+
+@pytest.fixture
+def copy(interrupted: tuple[Path, dict[str, bytes]], tmp_path: Path) -> tuple[Path, dict[str, bytes]]:
+    return Path(shutil.copytree(interrupted[0], tmp_path / "run")), interrupted[1]
+
+
+@pytest.mark.parametrize("torn", [b"38", b"38,0.2,1.23", b"39,0.2,0.5,1e-", b"\x00\x00\x00"])
+def test_torn_last_lines_are_cut(copy: tuple[Path, dict[str, bytes]], torn: bytes) -> None:
+    out, wanted = copy
+    for name in ("metrics.csv", "evaluations.csv", "workers.csv"):
+        with open(out / name, "ab") as file:
+            file.write(torn)
+    finished = gyroscope("train", "--resume", out)
+    assert finished.code == 0, finished.err
+    assert contents(out) == wanted
+
+
+def test_unfinished_files_of_a_killed_process_do_no_harm(copy: tuple[Path, dict[str, bytes]]) -> None:
+    out, wanted = copy
+    for name in (".checkpoint.pt.new", ".metrics.csv.new", ".model.pt.new"):
+        (out / name).write_bytes(b"half a fi")
+    assert gyroscope("train", "--resume", out).code == 0
+    assert contents(out) == wanted
+
+
+@pytest.mark.parametrize("damage", ["truncated", "empty", "noise", "text"])
+def test_a_damaged_checkpoint_is_named_and_deleting_it_helps(copy: tuple[Path, dict[str, bytes]], damage: str) -> None:
+    out, wanted = copy
+    path = out / "checkpoint.pt"
+    whole = path.read_bytes()
+    path.write_bytes(
+        {"truncated": whole[: len(whole) // 2], "empty": b"", "noise": random.Random(1).randbytes(5000), "text": b"x"}[
+            damage
+        ]
+    )
+    finished = gyroscope("train", "--resume", out, "--quiet")
+    assert finished.code == 2
+    assert "Traceback" not in finished.err
+    assert str(path) in finished.err and "damaged" in finished.err
+    assert len(finished.err.strip().splitlines()) == 1, "one readable message"
+    path.unlink()
+    assert gyroscope("train", "--resume", out).code == 0
+    assert contents(out) == wanted
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "workers.csv", "status.json", "environment.json"])
+def test_a_missing_file_is_named_without_a_traceback(copy: tuple[Path, dict[str, bytes]], name: str) -> None:
+    out, _ = copy
+    (out / name).unlink()
+    finished = gyroscope("train", "--resume", out, "--quiet")
+    assert "Traceback" not in finished.err
+    assert finished.code == 2
+    assert name in finished.err
+
+
+def test_resuming_a_complete_run_only_reads_it(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = gyroscope(*arguments(out, steps=20))
+    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir() if path.name != ".lock"}
+    again = gyroscope("train", "--resume", out)
+    assert again.code == 0
+    assert again.out == first.out, "it tells the same result again"
+    after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir() if path.name != ".lock"}
+    assert after == before
+
+
+def test_two_processes_on_one_directory_do_not_mix(tmp_path: Path) -> None:
+    wanted = undisturbed(tmp_path / "whole", steps=200)
+    out = tmp_path / "run"
+    process = start(*arguments(out, steps=200))
+    assert process.until(lambda: lines(out / "metrics.csv") > 5)
+    process.signal(signal.SIGSTOP)  # so that it is certainly still there
+    try:
+        for second in (("train", "--resume", out), arguments(out, "--overwrite", steps=200)):
+            refused = gyroscope(*second, "--quiet")
+            assert refused.code == 2
+            assert "in use" in refused.err
+            assert len(refused.err.strip().splitlines()) == 1
+    finally:
+        process.signal(signal.SIGCONT)
+    assert process.end().code == 0
+    assert contents(out) == wanted
+
+
+def test_resuming_what_is_no_run_is_refused_and_writes_nothing(tmp_path: Path) -> None:
+    finished = gyroscope("train", "--resume", tmp_path / "nowhere")
+    assert finished.code == 2 and "no run to resume" in finished.err
+    assert not (tmp_path / "nowhere").exists()
