@@ -24,6 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except GyroscopeError as problem:
         print(f"gyroscope: error: {problem}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # `gyroscope list rules | head`
         sys.stderr.close()
         return 0

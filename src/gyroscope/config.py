@@ -78,7 +78,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
-            object.__setattr__(self, "lr", f"{self.lr:g}")
+            object.__setattr__(self, "lr", repr(self.lr))
         for name in ("mu", "clip", "l2"):
             if isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool):
                 object.__setattr__(self, name, float(getattr(self, name)))
@@ -164,7 +164,7 @@ class Config:
             raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
         try:
             return cls.from_mapping(values)
-        except UnknownNameError as problem:
+        except (ConfigError, UnknownNameError) as problem:
             raise ConfigError(f"{path}: {problem}") from problem
 
     def to_toml(self) -> str:

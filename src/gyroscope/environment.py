@@ -45,10 +45,13 @@ def _processor() -> str:
 def _commit() -> str | None:
     """The commit of Gyroscope's own source, if it runs from a checkout."""
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
+        # An installed copy may lie inside somebody else's repository: only one that tracks this very file is ours.
+        _git("ls-files", "--error-unmatch", __file__)
+        return _git("describe", "--always", "--dirty", "--abbrev=12") or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip() or None
+
+
+def _git(*words: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()

@@ -21,12 +21,12 @@ class InfeasibleError(GyroscopeError, ValueError):
 class UnknownNameError(GyroscopeError, LookupError):
     """A rule, attack, task, placement, key or parameter that does not exist."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
         choices = sorted(known)
         near = difflib.get_close_matches(name, choices, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         listing = ", ".join(choices) if choices else "it takes none"
-        super().__init__(f"unknown {kind} {name!r}: {hint}Known: {listing}")
+        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
 
 
 class ConfigError(GyroscopeError, ValueError):

@@ -64,8 +64,8 @@ def measure(
     vectors = {"sampled": sampled, "sent": sent, "attack": _mean(played.attack), "aggregate": played.aggregate.vector}
     sigma = theory.deviation(played.sampled, sampled)
     deviations: dict[str, float | None] = {
-        "sampled": sigma,
-        "sent": theory.deviation(played.sent, sent) if accumulated else sigma,
+        "sampled": _finite_or_none(sigma),
+        "sent": _finite_or_none(theory.deviation(played.sent, sent) if accumulated else sigma),
         "attack": _attack_deviation(played.attack, vectors["attack"]),
         "aggregate": _norm(played.aggregate.vector - sent),
     }
@@ -82,7 +82,7 @@ def measure(
         row[f"cosine_{left}_{right}"] = _cosine(vectors[left], vectors[right])
     for name, vector in vectors.items():
         row[f"cosine_{name}_previous"] = _cosine(vector, memory.previous.get(name))
-    row["ratio_sampled"] = _ratio(sigma, norms["sampled"])
+    row["ratio_sampled"] = _ratio(deviations["sampled"], norms["sampled"])
     row["ratio_sent"] = ratio_sent
     row["ratio_bound"] = ratio_bound
     row["condition_holds"] = None if ratio_bound is None or ratio_sent is None else ratio_sent < ratio_bound
@@ -99,18 +99,13 @@ def measure(
 def _mean(rows: Tensor) -> Tensor | None:
     if len(rows) == 0:
         return None
-    return rows[0] if _identical(rows) else rows.mean(dim=0)
-
-
-def _identical(rows: Tensor) -> bool:
-    """Whether all rows are one row, stored once. Colluders usually send the same."""
-    return rows.stride(0) == 0 or len(rows) == 1
+    return rows[0] if rows.stride(0) == 0 else rows.mean(dim=0)  # colluders usually send one row, stored once
 
 
 def _attack_deviation(rows: Tensor, mean: Tensor | None) -> float | None:
     if mean is None:
         return None
-    return 0.0 if _identical(rows) else theory.deviation(rows, mean)
+    return 0.0 if len(rows) > 1 and rows.stride(0) == 0 else _finite_or_none(theory.deviation(rows, mean))
 
 
 def _norm(vector: Tensor) -> float:

@@ -49,51 +49,57 @@ class Lines:
         if now - self.said < self.interval and step != self.steps:
             return
         self.said = now
-        pace = (step - self.first) / max(now - self.started, 1e-9)
-        print(
-            f"step {step}/{self.steps}  {describe(self.row)}  accuracy {accuracy:.2%}  {pace:.1f} steps/s",
-            file=self.stream,
-            flush=True,
-        )
+        facts = [f"step {step}/{self.steps}", describe(self.row), f"accuracy {accuracy:.2%}"]
+        if step > self.first:
+            facts.append(f"{(step - self.first) / max(now - self.started, 1e-9):.1f} steps/s")
+        print("  ".join(filter(None, facts)), file=self.stream, flush=True)
 
     def end(self) -> None: ...
 
 
 class Bar:
-    """A live bar with step, loss, accuracy, ratio and steps/s."""
+    """A live bar with step, loss, accuracy, ratio and steps/s, under a line that says what runs. Fits 80 columns."""
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
 
         self.bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
+            TextColumn("{task.completed}/{task.total}"),
+            BarColumn(bar_width=10),
             TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            expand=True,
+            TimeRemainingColumn(compact=True),
+            console=Console(stderr=True, highlight=False),
         )
 
     def begin(self, title: str, step: int, steps: int) -> None:
         self.first, self.started = step, time.monotonic()
         self.accuracy: float | None = None
+        self.row: dict[str, Number] = {}
         self.bar.start()
-        self.task = self.bar.add_task(title, total=steps, completed=step, facts="")
+        self.bar.console.print(title)
+        self.task = self.bar.add_task("", total=steps, completed=step, facts="")
 
     def step(self, row: dict[str, Number]) -> None:
-        done = int(row["step"] or 0) + 1
-        pace = (done - self.first) / max(time.monotonic() - self.started, 1e-9)
-        accuracy = "" if self.accuracy is None else f"  accuracy {self.accuracy:.2%}"
-        self.bar.update(self.task, completed=done, facts=f"{describe(row)}{accuracy}  {pace:.1f} steps/s")
+        self.row = row
+        self._show()
 
     def evaluated(self, step: int, accuracy: float) -> None:
         self.accuracy = accuracy
+        self._show()
 
     def end(self) -> None:
         self.bar.stop()
+
+    def _show(self) -> None:
+        if not self.row:
+            return
+        done = int(self.row["step"] or 0) + 1
+        pace = (done - self.first) / max(time.monotonic() - self.started, 1e-9)
+        accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"
+        facts = "  ".join(filter(None, [describe(self.row), accuracy, f"{pace:.1f} steps/s"]))
+        self.bar.update(self.task, completed=done, facts=facts)
 
 
 def describe(row: dict[str, Number]) -> str:

@@ -12,6 +12,7 @@ import errno
 import io
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -26,8 +27,8 @@ from gyroscope.measures import COLUMNS, Number
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
-CHECKPOINT, MODEL, LOCK = "checkpoint.pt", "model.pt", ".lock"
-_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, CHECKPOINT, MODEL, LOCK)
+CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
+_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, CHECKPOINT, MODEL, LOCK, BOARD)
 
 _UNFINISHED = ".new"
 
@@ -48,31 +49,47 @@ class RunDirectory:
     def create(cls, path: str | Path, config: Config, *, overwrite: bool = False) -> RunDirectory:
         """A new run directory. An existing run is an error unless it is to be overwritten."""
         path = Path(path)
-        if path.exists() and not path.is_dir():
+        cls.check_free(path, overwrite=overwrite)
+        directory = cls(path, config)
+        try:
+            with disk_errors(path, "start"):
+                directory._begin()
+        except BaseException:
+            directory.close()
+            raise
+        return directory
+
+    @classmethod
+    def check_free(cls, path: Path, *, overwrite: bool = False) -> None:
+        """Whether a run may begin there: nobody's files are in the way."""
+        with disk_errors(path, "start"):
+            exists, is_directory = path.exists(), path.is_dir()
+            entries = [entry.name for entry in path.iterdir()] if is_directory else []
+        if exists and not is_directory:
             raise RunDirectoryError(f"{path} is a file: choose another --out")
-        if (path / CONFIG).exists() and not overwrite:
+        if CONFIG in entries and not overwrite:
             raise RunDirectoryError(
                 f"{path} holds a run already: continue it with --resume {path}, replace it with --overwrite, or choose "
                 "another --out"
             )
-        entries = [entry.name for entry in path.iterdir()] if path.is_dir() else []
         strangers = [name for name in entries if name not in _OWN and not name.endswith(_UNFINISHED)]
-        if strangers and not (path / CONFIG).exists():
+        if strangers and CONFIG not in entries:
             raise RunDirectoryError(f"{path} holds no run but other files ({strangers[0]}): choose another --out")
-        directory = cls(path, config)
-        with disk_errors(path, "start"):
-            path.mkdir(parents=True, exist_ok=True)
-            directory._acquire()
-            for name in _OWN:
-                if name != LOCK:
-                    (path / name).unlink(missing_ok=True)
-            for table, columns in directory._columns().items():
-                _replace(path / table, (",".join(columns) + "\n").encode())
-            _replace(path / ENVIRONMENT, (json.dumps([environment()], indent=2) + "\n").encode())
-            directory.set_status(RUNNING, step=0)
-            # Last, because a directory without a configuration holds no run.
-            _replace(path / CONFIG, config.to_toml().encode())
-        return directory
+
+    def _begin(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._acquire()
+        for name in _OWN:
+            if name == BOARD:
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            elif name != LOCK:
+                (self.path / name).unlink(missing_ok=True)
+        for table, columns in self._columns().items():
+            _replace(self.path / table, (",".join(columns) + "\n").encode())
+        _replace(self.path / ENVIRONMENT, (json.dumps([environment()], indent=2) + "\n").encode())
+        self.set_status(RUNNING, step=0)
+        # Last, because a directory without a configuration holds no run.
+        _replace(self.path / CONFIG, self.config.to_toml().encode())
 
     @classmethod
     def reopen(cls, path: str | Path) -> RunDirectory:
@@ -80,8 +97,14 @@ class RunDirectory:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunDirectoryError(f"{path} holds no run to resume: there is no {CONFIG} in it")
+        for name in (METRICS, EVALUATIONS, WEIGHTS, ENVIRONMENT, STATUS):
+            if not (path / name).is_file():
+                raise RunDirectoryError(
+                    f"{path} cannot be resumed: {name} is missing from it. Begin anew with --overwrite"
+                )
         directory = cls(path, Config.load(path / CONFIG))
-        directory._acquire()
+        with disk_errors(path, "resume"):
+            directory._acquire()
         return directory
 
     def _columns(self) -> dict[str, Sequence[str]]:
@@ -93,6 +116,10 @@ class RunDirectory:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the files and of the lock."""
         for table in self._tables.values():
             with contextlib.suppress(OSError):  # a full disk was reported when it happened
                 table.close()
@@ -160,6 +187,7 @@ class RunDirectory:
                 table.flush()
                 os.fsync(table.fileno())
             _replace(self.path / CHECKPOINT, _torch_bytes(dict(state)))
+            self.set_status(RUNNING, step=state["step"])
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The last checkpoint, or None where none was written yet."""
@@ -169,8 +197,9 @@ class RunDirectory:
         try:
             state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as problem:
+            # torch's own message is long and advises to trust the file; ours does neither.
             raise RunDirectoryError(
-                f"the checkpoint {path} is damaged ({problem}): delete it, and --resume {self.path} begins anew"
+                f"the checkpoint {path} is damaged ({type(problem).__name__}): delete it, and --resume begins anew"
             ) from problem
         return state
 
@@ -255,7 +284,8 @@ def disk_errors(path: Path, when: object) -> Iterator[None]:
         else:
             cause = problem.strerror or str(problem)
         moment = f"at step {when}" if isinstance(when, int) else f"({when})"
-        raise StorageError(
-            f"cannot write to {path} {moment}: {cause}. Make room or permit writing, then continue with "
-            f"gyroscope train --resume {path}"
-        ) from problem
+        remedy = "choose another place with --out"
+        with contextlib.suppress(OSError):
+            if (path / CONFIG).exists():
+                remedy = f"make room or permit writing, then continue with gyroscope train --resume {path}"
+        raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {remedy}") from problem

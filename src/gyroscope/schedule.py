@@ -19,7 +19,7 @@ class Schedule:
         return next(value for first, value in reversed(self.pieces) if first <= step)
 
     def __str__(self) -> str:
-        return ",".join(f"{value:g}" if first == 0 else f"{first}:{value:g}" for first, value in self.pieces)
+        return ",".join(repr(value) if first == 0 else f"{first}:{value!r}" for first, value in self.pieces)
 
     @classmethod
     def parse(cls, text: str | float) -> Schedule:

@@ -46,17 +46,22 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
     return name, parameters
 
 
-def make(kind: str, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
+def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
     """Build the named entry of a table, of an installed package's entry point, or of an importable module."""
     factory = table.get(name) or _third_party(kind, table, name)
     known = _parameters(factory)
     for key in parameters:
         if known is not None and key not in known:
-            raise UnknownNameError(f"parameter of {kind} {name!r}", key, known)
+            raise UnknownNameError("parameter", key, known, of=f"{kind} {name!r}")
     try:
-        return factory(**parameters)
+        made = factory(**parameters)
     except TypeError as problem:
         raise ConfigError(f"cannot build {kind} {name!r} from {dict(parameters)}: {problem}") from problem
+    if not isinstance(made, base):
+        raise ConfigError(
+            f"{name!r} is no {kind}: it makes a {type(made).__name__}, which is not a {base.__qualname__}"
+        )
+    return made
 
 
 def text(thing: Any) -> str:
@@ -92,7 +97,7 @@ def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Facto
         raise UnknownNameError(kind, name, [*table, *installed])
     try:
         loaded: Factory[T] = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError) as problem:
+    except (ImportError, AttributeError, TypeError, ValueError) as problem:
         raise ConfigError(
             f"cannot import {kind} {name!r}: {problem} (import paths are written package.module:Class, parameters "
             "name:key=value)"

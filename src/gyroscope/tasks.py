@@ -210,4 +210,4 @@ TASKS: dict[str, type[Recipe]] = {task.name: task for task in (Mnist, MnistRelu,
 def parse(spec: str) -> Recipe:
     """The built-in task that a spec such as `cifar10:width=0.25` describes."""
     name, parameters = specs.split(spec)
-    return specs.make("task", TASKS, name, parameters)
+    return specs.make("task", Recipe, TASKS, name, parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError
+from gyroscope.errors import ConfigError, MissingExtraError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, measure
 from gyroscope.progress import Progress, Silent
@@ -93,10 +94,17 @@ def train(
     stop: asked after every round; once it says True the run ends with a checkpoint and the status `interrupted`.
     """
     config = config.resolve(task)
+    if config.data_dir is not None:
+        config = dataclasses.replace(config, data_dir=os.path.abspath(config.data_dir))  # to hold wherever it is re-run
+    # What can go wrong at once does so before data is loaded or anything is written.
+    if tensorboard:
+        check_board(out)
+    if out is not None:
+        RunDirectory.check_free(Path(out), overwrite=overwrite)
     run = Run(config, task or load_task(config, progress))
     config = run.config
     if out is None:
-        return run.go(None, progress or Silent(), stop, tensorboard)
+        return run.go(None, progress or Silent(), stop, tensorboard=False)
     with RunDirectory.create(out, config, overwrite=overwrite) as directory:
         return run.go(directory, progress or Silent(), stop, tensorboard)
 
@@ -119,8 +127,11 @@ def resume(
         status = directory.status()
         if status["status"] in (record.COMPLETE, record.DIVERGED):
             return run.read_back(directory, status)
+        if tensorboard:
+            check_board(out)
         run.restore(directory)
         directory.add_session()
+        directory.set_status(record.RUNNING, step=run.step)
         return run.go(directory, progress or Silent(), stop, tensorboard)
 
 
@@ -182,7 +193,7 @@ class Run:
         self, directory: RunDirectory | None, progress: Progress, stop: Callable[[], bool], tensorboard: bool
     ) -> Result:
         """Play the rounds that are left."""
-        board = _Board(directory, self.step) if tensorboard else None
+        board = _Board(directory, self.step) if tensorboard and directory else None
         progress.begin(self._title(), self.step, self.steps)
         saved = time.monotonic()
         status = record.COMPLETE
@@ -318,21 +329,25 @@ class Run:
         return f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
 
 
+def check_board(out: str | Path | None) -> None:
+    """Whether scalars for TensorBoard can be written."""
+    if out is None:
+        raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as problem:
+        raise MissingExtraError(
+            "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
+        ) from problem
+
+
 class _Board:
     """The same scalars for TensorBoard."""
 
-    def __init__(self, directory: RunDirectory | None, step: int) -> None:
-        from gyroscope.errors import MissingExtraError
+    def __init__(self, directory: RunDirectory, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
 
-        if directory is None:
-            raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as problem:
-            raise MissingExtraError(
-                "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
-            ) from problem
-        self.writer = SummaryWriter(str(directory.path / "tensorboard"), purge_step=step)
+        self.writer = SummaryWriter(str(directory.path / record.BOARD), purge_step=step)
 
     def write(self, row: dict[str, Number]) -> None:
         for name, value in row.items():
@@ -354,8 +369,8 @@ def _build(task: tasks.Task, seed: int) -> nn.Module:
 def _device(config: Config) -> torch.device:
     try:
         device = torch.device(config.device)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as problem:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, NotImplementedError) as problem:
         first = str(problem).splitlines()[0]
         raise ConfigError(f"the device {config.device!r} cannot be used here: {first}") from problem
     if device.type == "cuda":

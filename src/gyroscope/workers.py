@@ -18,6 +18,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 # Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
 # all workers' samples give what a pass per worker would.
 _SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
+_IGNORED = -100  # the default `ignore_index` of both losses
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 
 
@@ -100,16 +101,27 @@ class HonestWorkers:
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:
     """All workers in one pass where the model allows it, else one backward pass per worker."""
-    modules = list(model) if isinstance(model, nn.Sequential) else []
+    modules = list(model) if type(model) is nn.Sequential and _plain(model) else []
     # A leading Flatten makes every layer's input one row per sample, on which the rest relies.
     samplewise = repr(modules[:1]) == repr([nn.Flatten()]) and all(
-        type(module) in _SAMPLEWISE and (not isinstance(module, nn.LogSoftmax) or module.dim in (1, -1))
+        type(module) in _SAMPLEWISE
+        and _plain(module)
+        and (not isinstance(module, nn.LogSoftmax) or module.dim in (1, -1))
         for module in modules
     )
     linear = [parameter for module in modules if isinstance(module, nn.Linear) for parameter in module.parameters()]
     if samplewise and loss in _MEAN_LOSSES and len(linear) == len(trainable(model)):
         return Together(modules, loss)
     return OneByOne(model, loss)
+
+
+def _plain(module: nn.Module) -> bool:
+    """Whether calling the module does nothing but its forward: no hook that may change what goes in or comes out.
+
+    Spectral and weight normalisation work by hooks, and so do people who look inside their models.
+    """
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return not any(getattr(module, hook, None) for hook in hooks)
 
 
 class OneByOne:
@@ -136,6 +148,11 @@ class OneByOne:
                 piece.copy_(gradient) if gradient is not None else piece.zero_()
             losses.append(loss.detach())
         return torch.stack(losses)
+
+
+def _counted(targets: Tensor) -> Tensor | int:
+    """How many samples of each worker's batch the mean is taken over: torch leaves out those marked -100."""
+    return targets.shape[1] if targets.is_floating_point() else (targets != _IGNORED).sum(dim=1)
 
 
 class Together:
@@ -169,7 +186,8 @@ class Together:
                     from_.append(values)
                 else:
                     values = module(values)
-            losses = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b).mean(dim=1)  # type: ignore[call-arg]
+            each = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b)  # type: ignore[call-arg]
+            losses = each.sum(dim=1) / _counted(targets)
             slopes = torch.autograd.grad(losses.sum(), from_)
         pieces = iter(split_like(out, self.parameters))
         layers = (module for module in self.modules if isinstance(module, nn.Linear))

@@ -100,8 +100,8 @@ def expected_rows(
         deviations = {
             "sampled": deviation(sampled),
             "sent": deviation(sent),
-            # A single Byzantine worker cannot deviate from itself.
-            "attack": None if not len(attack) else deviation(attack) if len(attack) > 1 else 0.0,
+            # The deviation of a single row does not exist.
+            "attack": deviation(attack) if len(attack) > 1 else None,
             "aggregate": norm(aggregate - vectors["sent"]),
         }
         row: dict[str, float | bool | None] = {"step": t, "loss": float(played.losses.double().mean())}

@@ -32,7 +32,7 @@ __all__ = [
 
 def make(name: str, **parameters: Any) -> Attack:
     """The attack of that name, e.g. `make("little", factor=2)`; also an installed package's or `module.path:Class`."""
-    return specs.make("attack", ATTACKS, name, parameters)
+    return specs.make("attack", Attack, ATTACKS, name, parameters)
 
 
 def parse(spec: str) -> Attack:

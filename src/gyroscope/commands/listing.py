@@ -30,6 +30,6 @@ def _list(options: argparse.Namespace) -> int:
         table.add_column(title, no_wrap=number == 0, overflow="fold")
     for line in lines:
         table.add_row(*line)
-    # A pipe has no width of its own: leave room, so that a line stays a line for grep.
-    Console(width=None if sys.stdout.isatty() else 220, markup=False, highlight=False).print(table)
+    # A pipe has no width of its own: leave all the room there is, so that an entry stays a line for grep.
+    Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
     return 0

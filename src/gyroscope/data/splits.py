@@ -45,11 +45,13 @@ class Split:
         """A split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
         if isinstance(data, Split):
             return data
-        if isinstance(data, (tuple, list)) and len(data) == 2 and all(isinstance(part, Tensor) for part in data):
-            return cls(data[0], data[1])
+        if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+            return cls(torch.as_tensor(data[0]), torch.as_tensor(data[1]))  # tensors or numpy arrays
         if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             samples = cast(Sequence[tuple[Any, Any]], data)
             pairs = [samples[index] for index in range(len(samples))]
+            if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+                raise DataError(f"the samples of a {type(data).__name__} must be (input, target) pairs")
             return cls(
                 torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
             )

@@ -18,7 +18,7 @@ __all__ = ["RULES", "Aggregate", "Average", "Bulyan", "Krum", "Median", "Rule", 
 
 def make(name: str, **parameters: Any) -> Rule:
     """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`."""
-    return specs.make("rule", RULES, name, parameters)
+    return specs.make("rule", Rule, RULES, name, parameters)
 
 
 def parse(spec: str) -> Rule:
