@@ -54,7 +54,7 @@ class RunResult:
     def _read(self, table: str) -> pandas.DataFrame:
         import pandas
 
-        frame: pandas.DataFrame = pandas.read_csv(self.path / table, float_precision="round_trip")
+        frame: pandas.DataFrame = pandas.read_csv(self.path / table)
         return frame
 
 

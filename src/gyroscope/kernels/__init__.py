@@ -1,0 +1,63 @@
+"""The fast CPU paths, compiled by numba on first use and kept on disk. Each equals a plain torch path.
+
+`usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
+neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
+better. No function changes or keeps its input. They use as many threads as torch does, and their results do not
+depend on how many that is.
+
+The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
+before a kernel is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+
+import torch
+from torch import Tensor
+
+from gyroscope.kernels.coordinates import mean_around_median, median, trimmed_mean
+from gyroscope.kernels.distance import distances
+from gyroscope.kernels.statistics import Moments, Products, column_moments, gram
+
+__all__ = [
+    "Moments",
+    "Products",
+    "column_moments",
+    "distances",
+    "gram",
+    "mean_around_median",
+    "median",
+    "trimmed_mean",
+    "usable",
+    "warm_up",
+]
+
+
+def usable(rows: Tensor) -> bool:
+    """Whether the kernels can take these rows (or this vector)."""
+    return (
+        rows.device.type == "cpu"
+        and rows.dtype in (torch.float32, torch.float64)
+        and rows.layout == torch.strided
+        and rows.numel() > 0
+        and (rows.stride(-1) == 1 or rows.shape[-1] == 1)
+        and os.environ.get("GYROSCOPE_KERNELS") != "0"
+        and _installed()
+    )
+
+
+def warm_up(dtype: torch.dtype = torch.float32) -> None:
+    """Compile every kernel for a type, or load it from disk, so that no later call has to."""
+    rows = torch.zeros(3, 4, dtype=dtype)
+    median(rows)
+    distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
+    column_moments(rows, std=True)
+    gram([rows[0], rows[1]])
+
+
+@functools.cache
+def _installed() -> bool:
+    return importlib.util.find_spec("numba") is not None

@@ -1,0 +1,1 @@
+"""What numba compiles. Only these modules import it, and only when a kernel is called."""

@@ -1,0 +1,130 @@
+"""Means, deviations and inner products, compiled: one pass over the matrix, everything summed in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from gyroscope.kernels.compiled.blocks import padded
+from gyroscope.kernels.compiled.build import helper, kernel
+from gyroscope.kernels.compiled.lanes import (
+    WIDE,
+    add,
+    add_product,
+    divide,
+    fill_wide,
+    if_less,
+    load_wide,
+    magnitude,
+    narrow,
+    pointer,
+    prefetch,
+    root,
+    store,
+    subtract,
+)
+
+WIDTH = 256
+"""Columns of the vectors that stay in the cache while all pairs of them are multiplied."""
+
+_AHEAD = 64
+"""How many columns ahead of its use memory is asked for."""
+
+
+@kernel
+def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, numbers: Any) -> None:
+    """Of columns begin, ..., end - 1 of rows[row * stride + column]: the means, and if `std` has room the deviations.
+
+    numbers[0], [1], [2]: the squares of all deviations from the means, the means' squares, the largest mean. WIDE
+    columns are gone through twice while they are in the cache, so nothing is lost to a large common offset.
+    """
+    squares, norm, largest = fill_wide(0.0), fill_wide(0.0), fill_wide(0.0)
+    rest = np.empty(WIDE, rows.dtype)
+    rest_std = np.empty(WIDE if std.size else 0, rows.dtype)
+    for start in range(begin, end, WIDE):
+        source, at, step, mean_, std_, to = rows, start, stride, mean, std, start
+        if start + WIDE > end:
+            source, at, step = padded(rows, n, stride, start, end, WIDE), 0, WIDE
+            mean_, std_, to = rest, rest_std, 0
+        total = load_wide(source, at)
+        for row in range(1, n):
+            prefetch(source, at + row * step + _AHEAD)
+            total = add(total, load_wide(source, at + row * step))
+        middle = divide(total, fill_wide(n))
+        spread = fill_wide(0.0)
+        for row in range(n):
+            difference = subtract(load_wide(source, at + row * step), middle)
+            spread = add_product(difference, difference, spread)
+        squares = add(squares, spread)
+        store(mean_, to, narrow(rows, middle))
+        if std.size:
+            store(std_, to, narrow(rows, root(divide(spread, fill_wide(n - 1)))))
+        rounded = load_wide(mean_, to)
+        norm = add_product(rounded, rounded, norm)
+        largest = _larger(largest, magnitude(rounded))
+        if start + WIDE > end:
+            for column in range(end - start):
+                mean[start + column] = rest[column]
+                if std.size:
+                    std[start + column] = rest_std[column]
+    numbers[0], numbers[1], numbers[2] = _total(squares), _total(norm), _most(largest)
+
+
+@kernel
+def products(addresses: Any, like: Any, begin: int, end: int, pairs: Any, dots: Any, most: Any) -> None:
+    """In elements begin, ..., end - 1 of some vectors: inner products of the pairs, and the largest magnitudes.
+
+    The vectors are given by their addresses, and by an array of their type.
+    """
+    sums = np.zeros(pairs.shape[0] * WIDE)
+    tops = np.zeros(addresses.size * WIDE)
+    block = np.zeros(addresses.size * WIDTH)
+    for start in range(begin, end, WIDTH):
+        for i in range(addresses.size):
+            source, at = numba.carray(pointer(addresses[i]), (end,), like.dtype), start
+            if start + WIDTH > end:
+                source, at = padded(source, 1, 0, start, end, WIDTH), 0
+            top = load_wide(tops, i * WIDE)
+            for column in range(0, WIDTH, WIDE):
+                value = load_wide(source, at + column)
+                store(block, i * WIDTH + column, value)
+                top = _larger(top, magnitude(value))
+            store(tops, i * WIDE, top)
+        for pair in range(pairs.shape[0]):
+            left, right = pairs[pair, 0] * WIDTH, pairs[pair, 1] * WIDTH
+            total = load_wide(sums, pair * WIDE)
+            for column in range(0, WIDTH, WIDE):
+                total = add_product(load_wide(block, left + column), load_wide(block, right + column), total)
+            store(sums, pair * WIDE, total)
+    for i in range(addresses.size):
+        most[i] = _most(load_wide(tops, i * WIDE))
+    for pair in range(pairs.shape[0]):
+        dots[pair] = _total(load_wide(sums, pair * WIDE))
+
+
+@helper
+def _larger(left: Any, right: Any) -> Any:
+    """The larger in each lane; NaN on the right counts for nothing."""
+    return if_less(left, right, right, left)
+
+
+@helper
+def _total(lanes: Any) -> float:
+    places = np.empty(WIDE)
+    store(places, 0, lanes)
+    total = 0.0
+    for lane in range(WIDE):
+        total += places[lane]
+    return total
+
+
+@helper
+def _most(lanes: Any) -> float:
+    places = np.empty(WIDE)
+    store(places, 0, lanes)
+    most = 0.0
+    for lane in range(WIDE):
+        most = max(most, places[lane])
+    return most

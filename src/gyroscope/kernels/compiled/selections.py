@@ -1,0 +1,171 @@
+"""Order statistics of each column, compiled: a block of columns goes through a network of row-wise comparisons.
+
+In the network NaN is +inf, which sorts right but for the difference between the two. So whatever comes out as not
+finite is looked at again, column by column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gyroscope.kernels.compiled.blocks import padded
+from gyroscope.kernels.compiled.build import helper, kernel
+from gyroscope.kernels.compiled.lanes import add, count, divide, fill, if_less, larger, load, smaller, store, subtract
+from gyroscope.kernels.compiled.unrolled import sort_run
+
+SELECT, MEAN, NEAREST = 0, 1, 2
+"""What is made of a column in order: values of given ranks; the mean of the ranks from `first` to `last` - 1; the mean
+of the `last` values nearest to the lower median."""
+
+
+@kernel
+def columns(
+    finish: int,
+    rows: Any,
+    n: int,
+    stride: int,
+    begin: int,
+    end: int,
+    width: int,
+    leaves: Any,
+    comparators: Any,
+    order: Any,
+    candidates: Any,
+    bounds: Any,
+    ranks: Any,
+    first: int,
+    last: int,
+    out: Any,
+) -> None:
+    """Columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
+
+    `out` has one value per column, or for SELECT one row of values per rank, one row after the other. One kernel for
+    all kinds of finish, because the network is what takes long to compile.
+    """
+    d = out.size // max(1, ranks.size)
+    scratch = np.empty(n * width, rows.dtype)
+    column = np.empty(n, rows.dtype)
+    result = np.empty(width, rows.dtype)
+    for start in range(begin, end, width):
+        filled = min(width, end - start)
+        source, at, step = rows, start, stride
+        if filled < width:
+            source, at, step = padded(rows, n, stride, start, end, width), 0, width
+        _network(source, at, step, scratch, width, leaves, comparators)
+        for value in range(max(1, ranks.size)):
+            if finish == SELECT:
+                _select(scratch, width, candidates, bounds[value], bounds[value + 1], result)
+            elif finish == MEAN:
+                _mean(scratch, width, order, first, last, result)
+            else:
+                _nearest(scratch, width, order, last, result)
+            target = out[value * d + start : value * d + start + filled]
+            strange = 0
+            for place in range(filled):
+                target[place] = result[place]
+                strange += not abs(result[place]) < np.inf
+            if strange == 0:
+                continue
+            for place in range(filled):
+                if np.isfinite(result[place]):
+                    continue
+                nans = _nans(rows, n, stride, start + place)
+                if finish == SELECT:
+                    if ranks[value] >= n - nans:
+                        target[place] = np.nan
+                    continue
+                for rank in range(n):
+                    column[rank] = scratch[order[rank] * width + place] if rank < n - nans else np.nan
+                if finish == NEAREST:
+                    first = _window(column, last)
+                    target[place] = _mean_of(column, first, first + last)
+                else:
+                    target[place] = _mean_of(column, first, last)
+
+
+@helper
+def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, comparators: Any) -> None:
+    """Send a block of columns, source[at + row * stride + column], through a network: scratch[wire * width + column]."""
+    for leaf in range(leaves.shape[0]):
+        wire, size = leaves[leaf, 0], leaves[leaf, 1]
+        for column in range(0, width, count(source)):
+            sort_run(source, at + wire * stride + column, stride, scratch, wire * width + column, width, size)
+    for comparator in range(comparators.shape[0]):
+        low, high = comparators[comparator, 0] * width, comparators[comparator, 1] * width
+        for column in range(0, width, count(source)):
+            a, b = load(scratch, low + column), load(scratch, high + column)
+            store(scratch, low + column, smaller(a, b))
+            store(scratch, high + column, larger(a, b))
+
+
+@helper
+def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, result: Any) -> None:
+    for column in range(0, width, count(scratch)):
+        least = fill(scratch, np.inf)
+        for pair in range(begin, end):
+            a = load(scratch, candidates[pair, 0] * width + column)
+            b = load(scratch, candidates[pair, 1] * width + column)
+            least = smaller(least, larger(a, b))
+        store(result, column, least)
+
+
+@helper
+def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: Any) -> None:
+    for column in range(0, width, count(scratch)):
+        total = load(scratch, order[first] * width + column)
+        for rank in range(first + 1, last):
+            total = add(total, load(scratch, order[rank] * width + column))
+        store(result, column, divide(total, fill(scratch, last - first)))
+
+
+@helper
+def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> None:
+    """The window moves right past value i while i is farther from the middle than i + size, the one it would gain.
+
+    So i is out if the window moved past it, and i + size is in if it did: two choices per value, and the sum stays in
+    the order of rank. Where the middle itself is infinite such differences are NaN: left to the slow path.
+    """
+    n = order.size
+    zero, infinity, divisor = fill(scratch, 0.0), fill(scratch, np.inf), fill(scratch, size)
+    for column in range(0, width, count(scratch)):
+        middle = load(scratch, order[(n - 1) // 2] * width + column)
+        total = zero
+        for rank in range(n):
+            value = load(scratch, order[rank] * width + column)
+            kept = value
+            if rank < n - size:
+                gained = load(scratch, order[rank + size] * width + column)
+                kept = if_less(subtract(gained, middle), subtract(middle, value), zero, kept)
+            if rank >= size:
+                passed = load(scratch, order[rank - size] * width + column)
+                kept = if_less(subtract(value, middle), subtract(middle, passed), kept, zero)
+            total = add(total, kept)
+        store(result, column, if_less(middle, infinity, divide(total, divisor), infinity))
+
+
+@helper
+def _nans(rows: Any, n: int, stride: int, column: int) -> int:
+    nans = 0
+    for row in range(n):
+        nans += np.isnan(rows[row * stride + column])
+    return nans
+
+
+@helper
+def _window(column: Any, size: int) -> int:
+    """Where the window of the `size` values nearest to the middle begins, in a column in order."""
+    middle = column[(column.size - 1) // 2]
+    first = 0
+    for rank in range(column.size - size):
+        first += middle - column[rank] > column[rank + size] - middle
+    return first
+
+
+@helper
+def _mean_of(column: Any, first: int, last: int) -> Any:
+    total = column[first]
+    for rank in range(first + 1, last):
+        total += column[rank]
+    return total / column.dtype.type(last - first)

@@ -1,0 +1,135 @@
+"""Straight-line code for many rows at once, generated row by row: what no loop in Python syntax would become."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from gyroscope.kernels import networks
+from gyroscope.kernels.compiled.lanes import Lanes, ask_for, call, constant, extreme, lanes_of, place
+
+TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
+"""Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference are 16 registers."""
+
+
+@intrinsic
+def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: Any, width: Any, size: Any) -> Any:
+    """Sort up to LEAF rows of lanes: source[at + i * stride] for i < size, into target[to + i * width].
+
+    NaN becomes +inf, so that the network needs no more than < to put it in its place. What is `width` further on in
+    the source, the same place in the next block, is asked for already.
+    """
+    kind = lanes_of(source)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        source_, at_, stride_, target_, to_, width_, size_ = args
+        vector = context.get_value_type(kind)
+        infinity = constant(vector, float("inf"))
+        align = kind.dtype.bitwidth // 8
+
+        def sort(size: int) -> None:
+            wires = []
+            index = at_
+            for i in range(size):
+                index = builder.add(index, stride_) if i else at_
+                ask_for(context, builder, source, source_, builder.add(index, width_))
+                value = builder.load(place(context, builder, source, source_, index, kind), align=align)
+                wires.append(builder.select(builder.fcmp_ordered("<", value, infinity), value, infinity))
+            for low, high in networks.small_sort(size):
+                a, b = wires[low], wires[high]
+                wires[low], wires[high] = extreme(builder, "minnum", a, b), extreme(builder, "maxnum", a, b)
+            for i in range(size):
+                index = builder.add(index, width_) if i else to_
+                builder.store(wires[i], place(context, builder, target, target_, index, kind), align=align)
+
+        _switch(builder, size_, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
+        return context.get_dummy_value()
+
+    arguments = (source, types.intp, types.intp, target, types.intp, types.intp, types.intp)
+    return types.void(*arguments), generate
+
+
+@intrinsic
+def add_squares(
+    typing: Any, rows: Any, left: Any, right: Any, stride: Any, width: Any, shape: Any, sums: Any, to: Any
+) -> Any:
+    """For a tile of pairs of rows, add the squared differences in `width` columns to sums.
+
+    The rows begin at rows[left + i * stride] and rows[right + j * stride]. `shape` chooses a member of TILES: all pairs
+    (i, j) with i < a and j < b, or where b is zero, all pairs i < j of the left rows. Pair number k adds its squares to
+    the float64 lanes at sums[to + 4 * k]; within the call they gather in the rows' own type, in registers.
+    """
+    kind = lanes_of(rows)
+    total = lanes_of(sums)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        rows_, left_, right_, stride_, width_, shape_, sums_, to_ = args
+        vector, wide = context.get_value_type(kind), context.get_value_type(total)
+        align = kind.dtype.bitwidth // 8
+        whole = left_.type
+
+        def tile(a: int, b: int) -> None:
+            starts = [builder.add(left_, builder.mul(stride_, whole(i))) for i in range(a)]
+            starts += [builder.add(right_, builder.mul(stride_, whole(i))) for i in range(b)]
+            pairs = [(i, a + j) for i in range(a) for j in range(b)] if b else list(itertools.combinations(range(a), 2))
+            before = builder.block
+            loop, after = builder.append_basic_block("columns"), builder.append_basic_block("gathered")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            column = builder.phi(whole)
+            column.add_incoming(whole(0), before)
+            gathered = [builder.phi(vector) for _ in pairs]
+            values = [
+                builder.load(place(context, builder, rows, rows_, builder.add(start, column), kind), align=align)
+                for start in starts
+            ]
+            for (i, j), phi in zip(pairs, gathered, strict=True):
+                phi.add_incoming(constant(vector, 0.0), before)
+                difference = builder.fsub(values[i], values[j])
+                phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), loop)
+            following = builder.add(column, whole(kind.count))
+            column.add_incoming(following, loop)
+            builder.cbranch(builder.icmp_signed("<", following, width_), loop, after)
+            builder.position_at_end(after)
+            for k, phi in enumerate(gathered):
+                target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
+                value = builder.load(target, align=8)
+                for part in _widened(builder, phi.incomings[1][0], kind, wide):
+                    value = builder.fadd(value, part)
+                builder.store(value, target, align=8)
+
+        _switch(builder, shape_, [functools.partial(tile, a, b) for a, b in TILES])
+        return context.get_dummy_value()
+
+    whole = types.intp
+    return types.void(rows, whole, whole, whole, whole, whole, sums, whole), generate
+
+
+def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
+    """A vector as vectors of float64."""
+    if kind.dtype == types.float64:
+        return [value]
+    parts = []
+    for first in range(0, kind.count, wide.count):
+        places = ir.Constant(ir.VectorType(ir.IntType(32), wide.count), list(range(first, first + wide.count)))
+        parts.append(builder.fpext(builder.shuffle_vector(value, value, places), wide))
+    return parts
+
+
+def _switch(builder: Any, chosen: Any, cases: Sequence[Callable[[], None]]) -> None:
+    """Generate all cases; at run time the chosen one runs, counted from 0."""
+    after = builder.append_basic_block("after")
+    switch = builder.switch(chosen, after)
+    for number, case in enumerate(cases):
+        block = builder.append_basic_block(f"case{number}")
+        switch.add_case(chosen.type(number), block)
+        builder.position_at_end(block)
+        case()
+        builder.branch(after)
+    builder.position_at_end(after)

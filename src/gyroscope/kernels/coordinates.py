@@ -1,0 +1,63 @@
+"""Order statistics of each column. The plain paths are in gyroscope.rules.coordinatewise."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope.kernels import memory, networks, threads
+
+_WIDTH = 128
+"""Columns of a block. Narrower ones have more overhead, wider ones of some 50 rows leave the first-level cache."""
+
+
+def median(rows: Tensor, even: str = "lower") -> Tensor:
+    """The median of each column: for an even number of rows the lower middle, or the "mean" of both middles."""
+    n = rows.shape[0]
+    if even == "lower" or n % 2 == 1:
+        return _select(rows, ((n - 1) // 2,))[0]
+    low, high = _select(rows, ((n - 1) // 2, n // 2))
+    return low.mul_(0.5).add_(high, alpha=0.5)  # halves first: the sum of two large values overflows
+
+
+def trimmed_mean(rows: Tensor, trim: int) -> Tensor:
+    """The mean of what is left of each column without its `trim` smallest and `trim` largest values."""
+    n = rows.shape[0]
+    if not 0 <= 2 * trim < n:
+        raise ValueError(f"trim must be at least 0 and leave one of {n} rows, got {trim}")
+    return _columns("MEAN", rows, networks.sorting(n, trim, n - trim), (), trim, n - trim)[0]
+
+
+def mean_around_median(rows: Tensor, count: int) -> Tensor:
+    """The mean of the `count` values of each column that are nearest to its (lower) median.
+
+    Of two values equally near, the smaller belongs to it.
+    """
+    n = rows.shape[0]
+    if not 1 <= count <= n:
+        raise ValueError(f"count must be from 1 to {n}, the number of rows, got {count}")
+    return _columns("NEAREST", rows, networks.sorting(n, 0, n), (), 0, count)[0]
+
+
+def _select(rows: Tensor, ranks: tuple[int, ...]) -> Tensor:
+    return _columns("SELECT", rows, networks.selection(rows.shape[0], ranks), ranks, 0, 0)
+
+
+def _columns(finish: str, rows: Tensor, plan: networks.Plan, ranks: tuple[int, ...], first: int, last: int) -> Tensor:
+    from gyroscope.kernels.compiled import selections
+
+    n, d = rows.shape
+    out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
+    parts = threads.pieces(n, d, _WIDTH)
+    matrix, stride, target = memory.flat(rows), rows.stride(0), out.view(-1).numpy()
+    network = (plan.leaves, plan.comparators, plan.order, plan.candidates, plan.bounds)
+    wanted = (np.array(ranks, dtype=np.int64), first, last)
+    mode = getattr(selections, finish)
+
+    def work(number: int) -> None:
+        begin, end = parts[number]
+        selections.columns(mode, matrix, n, stride, begin, end, _WIDTH, *network, *wanted, target)
+
+    threads.spread(work, len(parts))
+    return out

@@ -1,0 +1,111 @@
+"""Exact distances between all pairs of rows. The plain path is gyroscope.rows.distances."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gyroscope.kernels import memory, threads
+
+_SMALL = 2.0**-100
+"""Below this mean square per column, float32 squares may have vanished."""
+
+_WIDTH = 256
+"""Pieces of the columns are a multiple of this: the width of the kernels' blocks."""
+
+Table = NDArray[np.float64]
+Parts = list[tuple[int, int]]
+
+
+def distances(rows: Tensor, copies: int = 0) -> Tensor:
+    """The (n, n) table of Euclidean distances, in float64.
+
+    Differences are taken before squaring, so near-identical rows with a large common offset keep their distance. A
+    NaN or an infinity anywhere in a row puts that row infinitely far from every other. The diagonal is zero. The
+    last `copies` rows are known to be equal: their distances are computed once.
+    """
+    n = rows.shape[0]
+    distinct = n - max(0, copies - 1)
+    parts = threads.pieces(n, rows.shape[1], _WIDTH, most=32)
+    table = np.sqrt(_squares(rows[:distinct], parts))
+    if distinct < n:
+        index = np.minimum(np.arange(n), distinct - 1)
+        table = table[np.ix_(index, index)]
+        known = distinct > 1 and bool(np.isfinite(table[0, -1]))
+        if not known and not _is_finite(rows[distinct - 1]):
+            table[distinct - 1 :, distinct - 1 :] = np.inf
+            np.fill_diagonal(table, 0)
+    return torch.from_numpy(table)
+
+
+def _squares(rows: Tensor, parts: Parts) -> Table:
+    """All squared distances."""
+    from gyroscope.kernels.compiled import pairwise
+
+    n = rows.shape[0]
+    table = _gather(pairwise.squares, rows, parts, _tiles(n), n * n).reshape(n, n)
+    table += table.T
+    if rows.dtype == torch.float32:
+        _repair(table, rows, parts)
+    table[np.isnan(table)] = np.inf
+    return table
+
+
+def _repair(table: Table, rows: Tensor, parts: Parts) -> None:
+    """Compute again, in float64, what float32 may have got wrong: squares too large or too small for it."""
+    from gyroscope.kernels.compiled import pairwise
+
+    n, d = rows.shape
+    off = ~np.eye(n, dtype=bool)
+    large = ~np.isfinite(table) & off
+    small = (table < _SMALL * d) & off
+    if not large.any() and not small.any():
+        return
+    # A row that is far from all others may itself not be finite; one that is near to another surely is.
+    lost = np.array([bool(n > 1 and large[i][off[i]].all() and not _is_finite(rows[i])) for i in range(n)])
+    table[lost[:, None] & off | lost & off] = np.inf
+    # Colluders send copies: whatever is true of the first of them is true of the others.
+    first = np.arange(n)
+    for j in range(1, n):
+        i = int(np.argmin(table[:j, j]))
+        if table[i, j] == 0 and torch.equal(rows[first[i]], rows[j]):
+            first[j] = first[i]
+    again = np.triu((large & ~lost & ~lost[:, None]) | small)
+    pairs = sorted({(*sorted((int(first[i]), int(first[j]))),) for i, j in zip(*again.nonzero(), strict=True)})
+    pairs = [(i, j) for i, j in pairs if i != j]
+    if pairs:
+        left, right = np.array(pairs).T
+        table[left, right] = table[right, left] = _gather(
+            pairwise.exact_squares, rows, parts, np.array(pairs, dtype=np.int64), len(pairs)
+        )
+    table[:] = table[np.ix_(first, first)]
+
+
+def _gather(kernel: Callable[..., None], rows: Tensor, parts: Parts, which: Any, size: int) -> Table:
+    """The sum over pieces of the columns of what a kernel computes for each."""
+    n = rows.shape[0]
+    totals = np.zeros((len(parts), size))
+    matrix, stride = memory.flat(rows), rows.stride(0)
+
+    def work(number: int) -> None:
+        kernel(matrix, n, stride, *parts[number], which, totals[number])
+
+    threads.spread(work, len(parts))
+    return np.asarray(totals.sum(axis=0))
+
+
+def _is_finite(row: Tensor) -> bool:
+    return bool(torch.isfinite(row).all())
+
+
+@functools.lru_cache(maxsize=64)
+def _tiles(n: int) -> Any:
+    from gyroscope.kernels.compiled import pairwise
+
+    return pairwise.tiles(n)

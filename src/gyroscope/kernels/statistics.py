@@ -1,0 +1,81 @@
+"""What the measures and the attacks need of the rows' mean: moments, norms, inner products, in one pass each."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope.kernels import memory, threads
+
+
+class Moments(NamedTuple):
+    mean: Tensor
+    """The mean of each column."""
+    std: Tensor | None
+    """The standard deviation of each column (ddof = 1, so NaN for a single row), if asked for."""
+    squares: float
+    """The sum of all squared deviations from the columns' means. Divided by n - 1, the total variance."""
+    norm: float
+    """The Euclidean norm of the mean."""
+    largest: float
+    """The largest magnitude in the mean; NaN if there is a NaN."""
+
+
+class Products(NamedTuple):
+    dots: Tensor
+    """(k, k) in float64: the inner products; squared norms on the diagonal."""
+    largest: Tensor
+    """(k,) in float64: the largest magnitude in each vector; NaN if there is a NaN."""
+
+
+def column_moments(rows: Tensor, std: bool = False) -> Moments:
+    """Means and deviations of (n, d) rows."""
+    from gyroscope.kernels.compiled import lanes, moments
+
+    n, d = rows.shape
+    parts = threads.pieces(n, d, lanes.WIDE)
+    means = torch.empty(d, dtype=rows.dtype)
+    deviations = torch.empty(d if std else 0, dtype=rows.dtype)
+    numbers = np.zeros((len(parts), 3))
+    matrix, stride, target, other = memory.flat(rows), rows.stride(0), means.numpy(), deviations.numpy()
+
+    def work(number: int) -> None:
+        moments.moments(matrix, n, stride, *parts[number], target, other, numbers[number])
+
+    threads.spread(work, len(parts))
+    squares, norm2 = float(numbers[:, 0].sum()), float(numbers[:, 1].sum())
+    largest = float("nan") if np.isnan(norm2) else float(numbers[:, 2].max())
+    return Moments(means, deviations if std else None, squares, float(np.sqrt(norm2)), largest)
+
+
+def gram(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
+    """Inner products of k vectors of one length and type, and their norms and largest magnitudes.
+
+    Of all pairs, or of the given ones: then the others are NaN (but the squared norms are always there).
+    """
+    from gyroscope.kernels.compiled import moments
+
+    k, d = len(vectors), vectors[0].shape[0]
+    if any(vector.shape != (d,) or vector.dtype != vectors[0].dtype for vector in vectors):
+        raise ValueError("the vectors must have one length and one type")
+    wanted = itertools.combinations(range(k), 2) if pairs is None else pairs
+    which = np.array([*((i, i) for i in range(k)), *wanted], dtype=np.int64)
+    parts = threads.pieces(k, d, moments.WIDTH)
+    dots, most = np.zeros((len(parts), len(which))), np.zeros((len(parts), k))
+    # Plain addresses: numba would compile anew for each number of arrays. The list keeps the memory alive.
+    arrays = [memory.flat(vector) for vector in vectors]
+    addresses = np.array([array.ctypes.data for array in arrays], dtype=np.int64)
+
+    def work(number: int) -> None:
+        moments.products(addresses, arrays[0], *parts[number], which, dots[number], most[number])
+
+    threads.spread(work, len(parts))
+    table = np.full((k, k), np.nan)
+    table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
+    largest = np.where(np.isnan(table.diagonal()), np.nan, most.max(axis=0))
+    return Products(torch.from_numpy(table), torch.from_numpy(largest))

@@ -1,0 +1,163 @@
+"""Real pools of real processes: finishing, resuming, crashing, retrying."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gyroscope import record
+from gyroscope.experiments import cluster, grid, pool, results, scheduler
+
+TABLES = (record.METRICS, record.EVALUATIONS, record.WEIGHTS, record.MODEL)
+BASE = {"task": "digits", "attack": "little", "byzantine": 5, "steps": 12}
+
+
+def small(**choices: list[object]) -> list[grid.Setup]:
+    return grid.expand(BASE, choices or {"rule": ["krum", "median"], "seed": [1, 2]})
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {
+        f"{path.parent.name}/{path.name}": path.read_bytes()
+        for table in TABLES
+        for path in sorted(out.glob(f"*/{table}"))
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished")
+    outcomes = scheduler.execute(scheduler.plan(small(), out), out, ["cpu", "cpu"])
+    assert [outcome.status for outcome in outcomes] == ["complete"] * 4
+    return out
+
+
+def test_what_is_complete_is_not_run_again(finished: Path) -> None:
+    planned = scheduler.plan(small(), finished)
+    assert len(planned.complete) == 4 and planned.jobs == ()
+    assert scheduler.execute(planned, finished, ["cpu"]) == []
+
+
+def test_completeness_goes_by_the_configuration_not_by_the_folder(finished: Path) -> None:
+    changed = [dataclasses.replace(s, config=dataclasses.replace(s.config, lr="0.1")) for s in small()]
+    planned = scheduler.plan(changed, finished)
+    assert len(planned.jobs) == 4  # the same names, other runs
+    taken = {path.parent for path in finished.glob(f"*/{record.CONFIG}")}
+    assert not taken & {job.path for job in planned.jobs}
+    renamed = [dataclasses.replace(s, name=f"other-{s.name}") for s in small()]
+    assert len(scheduler.plan(renamed, finished).complete) == 4  # other names, the same runs
+
+
+def test_results_group_the_seeds_of_a_setup(finished: Path) -> None:
+    setups = results.group(results.load(finished))
+    assert sorted((setup.config.rule, setup.seeds) for setup in setups) == [("krum", [1, 2]), ("median", [1, 2])]
+    assert all(0.1 < setup.mean(lambda run: run.max_accuracy) <= 1 for setup in setups)
+    (krum,) = results.matching(setups, rule="krum")
+    assert len(krum.runs[0].metrics) == 12 and "worker_22" in krum.runs[0].weights
+
+
+def test_a_run_that_fails_is_tried_twice_and_reported_while_the_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shaky.py").write_text(
+        "import dataclasses, pathlib\n"
+        "from gyroscope import rules\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Shaky(rules.Median):\n"
+        "    def aggregate(self, rows, f):\n"
+        f"        with open({str(tmp_path / 'tries')!r}, 'a') as tries: tries.write('x')\n"
+        "        raise ArithmeticError('bad weather')\n"
+    )
+    setups = grid.expand({**BASE, "steps": 3}, {"rule": ["median"], "seed": [1, 2]})
+    broken = dataclasses.replace(setups[0].config, rule="shaky:Shaky", seed=3)
+    jobs = (pool.Job("broken", broken, tmp_path / "out" / "broken"), *scheduler.plan(setups, tmp_path / "out").jobs)
+    monkeypatch.syspath_prepend(tmp_path)  # worker processes inherit it
+    outcomes = scheduler.execute(scheduler.Plan((), jobs), tmp_path / "out", ["cpu"])
+    assert {outcome.job.name: outcome.status for outcome in outcomes} == {
+        "broken": "failed", **{setup.name: "complete" for setup in setups},
+    }  # fmt: skip
+    assert (tmp_path / "tries").read_text() == "xx"
+    assert "bad weather" in (tmp_path / "out" / "failures" / "broken.log").read_text()
+
+
+def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Path, finished: Path) -> None:
+    killed: list[int] = []
+
+    def told(event: pool.Now | pool.Outcome) -> None:
+        if isinstance(event, pool.Now) and not killed and event.step >= 1:
+            children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
+            workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+            if workers:
+                killed.append(workers[0])
+                os.kill(workers[0], signal.SIGKILL)
+
+    outcomes = scheduler.execute(scheduler.plan(small(), tmp_path), tmp_path, ["cpu"], told)
+    assert killed
+    assert [outcome.status for outcome in outcomes] == ["complete"] * 4
+    assert contents(tmp_path) == contents(finished)
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_bytes(tmp_path: Path, blow: int) -> None:
+    (tmp_path / "grid.toml").write_text(
+        '[base]\ntask = "digits"\nattack = "little"\nbyzantine = 5\nsteps = 150\ncheckpoint_every = 10\n'
+        '[grid]\nrule = ["krum", "median"]\nseed = [1, 2]\n'
+    )
+    command = [sys.executable, "-m", "gyroscope", "sweep", str(tmp_path / "grid.toml"), "--jobs", "2", "--quiet"]
+    straight, broken = tmp_path / "straight", tmp_path / "broken"
+    assert subprocess.run([*command, "--out", str(straight)]).returncode == 0
+
+    process = subprocess.Popen([*command, "--out", str(broken)], stderr=subprocess.PIPE, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list(broken.glob(f"*/{record.CHECKPOINT}")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(process.pid, blow)
+    _, said = process.communicate(timeout=60)
+    if blow == signal.SIGINT:
+        assert process.returncode == 130 and b"goes on where it stopped" in said and b"Traceback" not in said
+    before = {p: p.stat().st_mtime_ns for p in broken.glob(f"*/{record.MODEL}")}
+    assert len(before) < 4, "the blow came too late to mean anything"
+    assert subprocess.run([*command, "--out", str(broken)]).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing complete was redone
+    assert contents(broken) == contents(straight)
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("[base]\nsteps = 100000\n[grid]\nseed = [1, 2]\n")
+    command = [sys.executable, "-m", "gyroscope", "sweep", str(tmp_path / "grid.toml"), "--jobs", "1", "--quiet"]
+    process = subprocess.Popen([*command, "--out", str(tmp_path / "out")])
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "out").glob(f"*/{record.CONFIG}")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    assert children
+    process.kill()
+    process.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < deadline + 30:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+
+
+def test_the_same_runs_go_through_submitit(tmp_path: Path, finished: Path) -> None:
+    pytest.importorskip("submitit")
+    setups = small(rule=["krum"], seed=[1, 2])
+    jobs = scheduler.plan(setups, tmp_path).jobs
+    outcomes = cluster.wait(cluster.submit(jobs, tmp_path, "local", {"timeout_min": 5}))
+    assert [outcome.status for outcome in outcomes] == ["complete", "complete"], [o.log for o in outcomes]
+    expected = contents(finished)
+    assert contents(tmp_path) == {name: expected[name] for name in expected if name.startswith("rule_krum")}
+    assert scheduler.plan(setups, tmp_path).jobs == ()
+
+
+def test_devices_are_used_in_turn() -> None:
+    assert scheduler.default_devices(None, "cuda:0,cuda:1") == ["cuda:0", "cuda:1"]
+    assert scheduler.default_devices(3, "cuda:0,cuda:1") == ["cuda:0", "cuda:1", "cuda:0"]
+    assert scheduler.default_devices(2, None) == ["cpu", "cpu"]
+    assert scheduler.default_devices(None, None) == ["cpu"] * scheduler.cores()
