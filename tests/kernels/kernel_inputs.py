@@ -1,0 +1,87 @@
+"""What all kernel tests share: matrices of ordinary and of nasty numbers, the plain path, and equality with NaN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+Result = TypeVar("Result")
+
+NASTY = torch.tensor(
+    [0.0, -0.0, 1.0, 1.0, -1.0, 2.0, 3e38, -3e38, torch.inf, -torch.inf, torch.nan, -torch.nan, 1e-45, -4e-45, 1e-39]
+)
+
+
+def fill(n: int, d: int, seed: int, kind: str, dtype: torch.dtype, gap: int = 0) -> Tensor:
+    """(n, d) rows with `gap` unused elements between them."""
+    generator = torch.Generator().manual_seed(seed)
+    normal = torch.randn(n, d, generator=generator)
+    nasty = NASTY[torch.randint(len(NASTY), (n, d), generator=generator)]
+    if kind == "nasty":
+        values = nasty
+    elif kind == "mixed":
+        values = torch.where(torch.rand(n, d, generator=generator) < 0.2, nasty, normal)
+    elif kind == "ties":
+        values = normal.mul(2).round()
+    elif kind == "rows":  # a third of the rows are an adversary's
+        values = torch.where(torch.rand(n, 1, generator=generator) < 0.3, nasty, normal)
+    else:
+        values = normal
+    storage = torch.full((n, d + gap), torch.nan, dtype=dtype)
+    storage[:, :d] = values
+    return storage[:, :d]
+
+
+KINDS = ("normal", "ties", "mixed", "nasty", "rows")
+rows = st.builds(
+    fill,
+    n=st.integers(1, 70),
+    d=st.one_of(st.just(1), st.integers(1, 40), st.integers(100, 300)),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(KINDS),
+    dtype=st.sampled_from((torch.float32, torch.float64)),
+    gap=st.sampled_from((0, 1, 7)),
+)
+
+
+def plain(function: Callable[..., Result], *args: object) -> Result:
+    """The function's result without kernels."""
+    with kernels_off():
+        return function(*args)
+
+
+@contextmanager
+def kernels_off() -> Iterator[None]:
+    before = os.environ.get("GYROSCOPE_KERNELS")
+    os.environ["GYROSCOPE_KERNELS"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["GYROSCOPE_KERNELS"]
+        else:
+            os.environ["GYROSCOPE_KERNELS"] = before
+
+
+def same(left: Tensor, right: Tensor) -> bool:
+    """Equal everywhere, NaN where the other is NaN, and of one type."""
+    nan = left.isnan()
+    return (
+        left.dtype == right.dtype
+        and torch.equal(nan, right.isnan())
+        and torch.equal(left.masked_fill(nan, 0), right.masked_fill(nan, 0))
+    )
+
+
+def close(left: Tensor, right: Tensor, tolerance: float = 1e-6) -> bool:
+    """Finite values within a relative tolerance; all others, and zeros, the same."""
+    finite = left.isfinite() & right.isfinite()
+    return same(left.masked_fill(finite, 1), right.masked_fill(finite, 1)) and bool(
+        ((left - right).abs() <= tolerance * right.abs())[finite].all()
+    )

@@ -1,0 +1,90 @@
+"""Pairwise distances: within 1e-6 of float64 whatever the rows hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_inputs import close, fill, plain, rows, same
+from torch import Tensor
+
+from gyroscope import kernels
+from gyroscope import rows as rows_module
+
+
+def oracle(matrix: Tensor) -> Tensor:
+    """One pair after the other, in float64."""
+    wide = matrix.double()
+    table = torch.stack([(wide - row).square().sum(dim=1).sqrt() for row in wide])
+    table[table.isnan()] = torch.inf
+    return table.fill_diagonal_(0)
+
+
+@given(rows)
+@settings(deadline=None, max_examples=150)
+def test_equals_the_plain_path(matrix: Tensor) -> None:
+    table = kernels.distances(matrix)
+    assert close(table, plain(rows_module.distances, matrix))
+    assert torch.equal(table, table.T)
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 600),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from((1e-45, 1e-39, 1e-30, 1e-25, 1e-20, 1e-15, 1e15, 1e18, 1e20, 1e38)),
+)
+@settings(deadline=None, max_examples=100)
+def test_squares_that_no_float32_can_hold(n: int, d: int, seed: int, scale: float) -> None:
+    matrix = (fill(n, d, seed, "normal", torch.float64) * scale).clamp(-3.4e38, 3.4e38).float()
+    assert close(kernels.distances(matrix), oracle(matrix))
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2])
+def test_a_large_common_offset_hides_nothing(spread: float) -> None:
+    matrix = fill(7, 5000, 1, "normal", torch.float32) * spread + 1e4
+    assert close(kernels.distances(matrix), oracle(matrix))
+
+
+def test_equal_differences_do_not_drift() -> None:
+    matrix = torch.zeros(3, 100_001)
+    matrix[1], matrix[2] = 0.1, 1 / 3
+    assert close(kernels.distances(matrix), oracle(matrix), 2e-7)
+
+
+def test_rows_of_very_different_sizes() -> None:
+    matrix = fill(9, 700, 2, "normal", torch.float32)
+    matrix[1] *= 1e-30
+    matrix[2] *= 1e-32
+    matrix[3] *= 1e30
+    matrix[4] = 3e38
+    matrix[5] = -3e38
+    matrix[6, 3] = torch.nan
+    matrix[7, 699] = -torch.inf
+    assert close(kernels.distances(matrix), oracle(matrix))
+
+
+@given(rows, st.integers(0, 8))
+@settings(deadline=None, max_examples=100)
+def test_copies_change_nothing(matrix: Tensor, copies: int) -> None:
+    copies = min(copies, len(matrix))
+    matrix = matrix.clone()
+    if copies:
+        matrix[len(matrix) - copies :] = matrix[-1].clone()
+    assert same(kernels.distances(matrix, copies), kernels.distances(matrix))
+
+
+def test_copies_of_many_columns() -> None:
+    matrix = fill(20, 40_000, 3, "normal", torch.float32)
+    matrix[12:] = matrix[12].clone()
+    assert same(kernels.distances(matrix, 8), kernels.distances(matrix))
+    assert close(kernels.distances(matrix), oracle(matrix))
+
+
+def test_two_groups_of_copies_and_a_hair_between_them() -> None:
+    matrix = fill(8, 300, 4, "normal", torch.float32) * 1e-20
+    matrix[1:4] = matrix[0]
+    matrix[4:] = matrix[0]
+    matrix[4:, 7] = 1e-29
+    assert close(kernels.distances(matrix), oracle(matrix))

@@ -1,0 +1,70 @@
+"""The networks on their own, by the zero-one principle: what sorts all zeros and ones sorts everything."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from gyroscope.kernels import networks
+
+
+def run(plan: networks.Plan, values: list[int]) -> list[int]:
+    values = list(values)
+    for start, size in plan.leaves:
+        values[start : start + size] = sorted(values[start : start + size])
+    for low, high in plan.comparators:
+        values[low], values[high] = sorted((values[low], values[high]))
+    return values
+
+
+def inputs(n: int) -> list[list[int]]:
+    if n <= 10:
+        return [list(bits) for bits in itertools.product((0, 1), repeat=n)]
+    source = random.Random(n)
+    return [[source.randrange(n) for _ in range(n)] for _ in range(30)]
+
+
+@pytest.mark.parametrize("size", range(networks.LEAF + 1))
+def test_the_small_sorts_sort(size: int) -> None:
+    for values in map(list, itertools.product((0, 1), repeat=min(size, 12))):
+        values += [0, 1, 0, 1][: size - len(values)]
+        ordered = sorted(values)
+        for low, high in networks.small_sort(size):
+            values[low], values[high] = sorted((values[low], values[high]))
+        assert values == ordered
+
+
+@pytest.mark.parametrize("n", [*range(1, 70), 100, 255, 300])
+def test_a_sort_puts_each_rank_on_its_wire(n: int) -> None:
+    plan, middle = networks.sorting(n, 0, n), networks.sorting(n, n // 4, n - n // 4)
+    for values in inputs(n):
+        ordered = sorted(values)
+        wires = run(plan, values)
+        assert [wires[wire] for wire in plan.order] == ordered
+        wires = run(middle, values)
+        assert [wires[wire] for wire in middle.order[n // 4 : n - n // 4]] == ordered[n // 4 : n - n // 4]
+
+
+@pytest.mark.parametrize("n", [*range(1, 70), 100, 255, 300])
+def test_a_selection_finds_its_ranks(n: int) -> None:
+    ranks = (0, (n - 1) // 2, n // 2, n - 1)
+    plan = networks.selection(n, ranks)
+    for values in inputs(n):
+        wires, ordered = run(plan, values), sorted(values)
+        for rank, begin, end in zip(ranks, plan.bounds, plan.bounds[1:], strict=False):
+            assert min(max(wires[a], wires[b]) for a, b in plan.candidates[begin:end]) == ordered[rank]
+
+
+def test_a_selection_needs_fewer_comparators_than_a_sort() -> None:
+    for n in (33, 51, 255):
+        assert len(networks.selection(n, (n // 2,)).comparators) < len(networks.sorting(n, 0, n).comparators)
+
+
+def test_comparators_are_at_most_a_quarter_of_n_log2_n() -> None:
+    for n in (16, 25, 51, 64, 100, 255, 256, 300, 1024):
+        plan = networks.sorting(n, 0, n)
+        work = len(plan.comparators) + sum(len(networks.small_sort(int(size))) for _, size in plan.leaves)
+        assert work <= n * math.ceil(math.log2(n)) ** 2 / 4

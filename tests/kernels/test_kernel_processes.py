@@ -1,0 +1,148 @@
+"""Threads, child processes, and what happens without numba or without a place to keep what it compiles."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+
+import numpy as np
+import pytest
+import torch
+from kernel_inputs import fill, kernels_off, same
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gyroscope import kernels
+from gyroscope.kernels import threads
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "median": kernels.median,
+    "mean_around_median": lambda matrix: kernels.mean_around_median(matrix, 5),
+    "distances": kernels.distances,
+    "moments": lambda matrix: kernels.column_moments(matrix).mean,
+    "squares": lambda matrix: torch.tensor(kernels.column_moments(matrix).squares, dtype=torch.float64),
+    "gram": lambda matrix: kernels.gram(list(matrix)).dots,
+}
+
+
+@pytest.fixture
+def matrix() -> Tensor:
+    return fill(11, 60_001, 5, "normal", torch.float32)  # several pieces of work
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_number_of_threads_changes_no_bit(name: str, matrix: Tensor, two_threads: None) -> None:
+    many = FUNCTIONS[name](matrix)
+    torch.set_num_threads(1)
+    assert same(FUNCTIONS[name](matrix), many)
+
+
+def test_one_thread_means_the_calling_thread(
+    matrix: Tensor, monkeypatch: pytest.MonkeyPatch, two_threads: None
+) -> None:
+    torch.set_num_threads(1)
+    monkeypatch.setattr(threads, "_threads", lambda: pytest.fail("asked for a thread"))
+    for function in FUNCTIONS.values():
+        function(matrix)
+
+
+def test_pieces_cover_all_columns_once() -> None:
+    for n, d in ((1, 1), (51, 79_510), (25, 1_310_922), (3, 129), (300, 1000)):
+        parts = threads.pieces(n, d, 128)
+        assert parts[0][0] == 0 and parts[-1][1] == d
+        assert all(end == begin and end % 128 == 0 for (_, end), (begin, _) in itertools.pairwise(parts))
+
+
+def test_an_error_in_a_piece_reaches_the_caller(two_threads: None) -> None:
+    def work(number: int) -> None:
+        if number == 7:
+            raise RuntimeError("seven")
+
+    with pytest.raises(RuntimeError, match="seven"):
+        threads.spread(work, 10)
+
+
+def test_called_from_several_threads_at_once(matrix: Tensor, two_threads: None) -> None:
+    expected = {name: function(matrix) for name, function in FUNCTIONS.items()}
+    with ThreadPoolExecutor(4) as pool:
+        calls = [(name, pool.submit(FUNCTIONS[name], matrix)) for _ in range(8) for name in FUNCTIONS]
+        assert all(same(call.result(timeout=30), expected[name]) for name, call in calls)
+
+
+def _results(values: NDArray[np.float32]) -> list[bytes]:
+    matrix = torch.from_numpy(values)
+    return [result.numpy().tobytes() for result in (kernels.median(matrix), kernels.distances(matrix))]
+
+
+def _child(connection: Connection, values: NDArray[np.float32]) -> None:
+    # Nothing but kernels here: torch's own threads do not survive a fork, and its larger operations hang.
+    torch.set_num_threads(2)
+    connection.send(_results(values))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_in_a_child_process(method: str, matrix: Tensor, two_threads: None) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip(f"this system cannot {method}")
+    expected = _results(matrix.numpy())
+    context = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    child = context.Process(target=_child, args=(theirs, matrix.numpy()))
+    child.start()
+    try:
+        assert ours.poll(60), "the child hangs"
+        assert ours.recv() == expected
+        child.join(30)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+
+
+def test_usable() -> None:
+    matrix = torch.zeros(3, 4)
+    assert kernels.usable(matrix) and kernels.usable(matrix.double()) and kernels.usable(matrix[0])
+    assert kernels.usable(matrix[:, :2]) and kernels.usable(matrix[::2]) and kernels.usable(matrix[:1].expand(5, 4))
+    assert kernels.usable(torch.zeros(3, 1)) and kernels.usable(matrix[:, :1])
+    assert not kernels.usable(matrix.t())
+    assert not kernels.usable(matrix.half())
+    assert not kernels.usable(matrix.to("meta"))
+    assert not kernels.usable(torch.zeros(3, 0))
+    with kernels_off():
+        assert not kernels.usable(matrix)
+
+
+def test_without_numba_nothing_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_installed", lambda: False)
+    assert not kernels.usable(torch.zeros(3, 4))
+
+
+def test_importing_gyroscope_does_not_import_numba() -> None:
+    code = "import sys, gyroscope, gyroscope.kernels; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_where_nothing_can_be_kept_it_still_compiles() -> None:
+    from gyroscope.kernels.compiled import build
+
+    scope: dict[str, Callable[[int], int]] = {}
+    exec("def double(x): return 2 * x", scope)  # numba finds no file, hence no folder to keep it in
+    assert build.kernel(scope["double"])(21) == 42
+
+
+def test_a_change_in_any_source_is_noticed() -> None:
+    from gyroscope.kernels.compiled import build, selections
+
+    assert build._DIGEST in selections.columns.__qualname__

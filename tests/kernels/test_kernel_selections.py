@@ -1,0 +1,95 @@
+"""Median, trimmed mean and mean around the median: bit for bit what plain torch gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_inputs import KINDS, fill, plain, rows, same
+from torch import Tensor
+
+from gyroscope import kernels
+from gyroscope.rules import coordinatewise
+
+LARGE = (100, 129, 255, 300)
+
+
+def trimmed_mean(matrix: Tensor, trim: int) -> Tensor:
+    """Added up in order of value, so that it does not matter who sent what."""
+    kept = matrix.sort(dim=0).values[trim : matrix.shape[0] - trim]
+    total = kept[0].clone()
+    for row in kept[1:]:
+        total += row
+    return total / len(kept)
+
+
+@given(rows, st.sampled_from(("lower", "mean")))
+@settings(deadline=None, max_examples=150)
+def test_median(matrix: Tensor, even: str) -> None:
+    assert same(kernels.median(matrix, even), plain(coordinatewise.median, matrix, even))
+
+
+@given(rows, st.floats(0, 1))
+@settings(deadline=None, max_examples=150)
+def test_mean_around_median(matrix: Tensor, part: float) -> None:
+    count = 1 + int(part * (len(matrix) - 1))
+    expected = plain(coordinatewise.mean_around_median, matrix, count)
+    assert same(kernels.mean_around_median(matrix, count), expected)
+
+
+@given(rows, st.floats(0, 1))
+@settings(deadline=None, max_examples=150)
+def test_trimmed_mean(matrix: Tensor, part: float) -> None:
+    trim = int(part * ((len(matrix) - 1) // 2))
+    assert same(kernels.trimmed_mean(matrix, trim), trimmed_mean(matrix, trim))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", LARGE)
+def test_many_rows(n: int, kind: str) -> None:
+    matrix = fill(n, 131, n, kind, torch.float32)
+    for even in ("lower", "mean"):
+        assert same(kernels.median(matrix, even), plain(coordinatewise.median, matrix, even))
+    expected = plain(coordinatewise.mean_around_median, matrix, n // 2)
+    assert same(kernels.mean_around_median(matrix, n // 2), expected)
+    assert same(kernels.trimmed_mean(matrix, n // 3), trimmed_mean(matrix, n // 3))
+
+
+@pytest.mark.parametrize("n", range(1, 34))
+def test_each_small_number_of_rows(n: int) -> None:
+    matrix = fill(n, 150, n, "mixed", torch.float32)
+    assert same(kernels.median(matrix), plain(coordinatewise.median, matrix))
+    for count in {1, n // 2 + 1, n}:
+        expected = plain(coordinatewise.mean_around_median, matrix, count)
+        assert same(kernels.mean_around_median(matrix, count), expected)
+
+
+def test_nan_comes_back_where_it_is_the_median_and_only_there() -> None:
+    column = torch.tensor([1.0, torch.inf, -torch.nan, torch.nan, 2.0])
+    assert kernels.median(column.unsqueeze(1)).item() == torch.inf
+    assert kernels.median(column[1:4].unsqueeze(1)).isnan().all()
+    assert kernels.median(column[[0, 2, 4]].unsqueeze(1)).item() == 2.0
+
+
+def test_rows_that_coincide_in_memory() -> None:
+    matrix = torch.randn(1, 300).expand(5, 300)
+    assert torch.equal(kernels.median(matrix), matrix[0])
+
+
+def test_the_input_stays_as_it_was_and_gradients_are_no_concern() -> None:
+    matrix = fill(9, 200, 0, "nasty", torch.float32).requires_grad_()
+    before = matrix.detach().clone()
+    result = kernels.median(matrix)
+    assert same(matrix.detach(), before)
+    assert not result.requires_grad
+
+
+def test_what_cannot_be_is_an_error() -> None:
+    matrix = torch.zeros(4, 3)
+    for trim in (-1, 2):
+        with pytest.raises(ValueError, match="trim"):
+            kernels.trimmed_mean(matrix, trim)
+    for count in (0, 5):
+        with pytest.raises(ValueError, match="count"):
+            kernels.mean_around_median(matrix, count)

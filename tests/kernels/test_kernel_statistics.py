@@ -1,0 +1,84 @@
+"""Moments and inner products: float64 sums, so within rounding of the float64 result."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_inputs import close, rows, same
+from torch import Tensor
+
+from gyroscope import kernels
+
+
+@given(rows, st.sampled_from((0.0, 1e4)))
+@settings(deadline=None, max_examples=150)
+def test_moments(matrix: Tensor, offset: float) -> None:
+    matrix = (matrix + offset).clamp(-1e38, 1e38).nan_to_num(0.5)
+    wide = matrix.double()
+    mean = wide.mean(dim=0)
+    deviations = wide - mean
+    got = kernels.column_moments(matrix, std=True)
+    scale = wide.abs().amax(dim=0)  # float64 sums in another order
+    rounding = torch.finfo(matrix.dtype).eps
+    assert got.mean.dtype == matrix.dtype
+    assert bool(((got.mean - mean).abs() <= rounding * mean.abs() + 1e-13 * scale + 1e-45).all())
+    assert got.std is not None
+    std = deviations.square().sum(dim=0).div(len(matrix) - 1).sqrt()
+    assert torch.equal(got.std.isnan(), std.isnan())
+    assert bool(((got.std - std).abs() <= 1e-6 * std + 1e-13 * scale + 1e-45)[~std.isnan()].all())
+    assert got.squares == pytest.approx(float(deviations.square().sum()), rel=1e-9, abs=1e-20 * float(scale.max()) ** 2)
+    assert got.norm == pytest.approx(float(torch.linalg.vector_norm(got.mean, dtype=torch.float64)), rel=1e-12)
+    assert got.largest == float(got.mean.abs().max())
+    without = kernels.column_moments(matrix)
+    assert without.std is None
+    assert torch.equal(without.mean, got.mean) and without[2:] == got[2:]
+
+
+def test_moments_with_nan_and_infinity() -> None:
+    matrix = torch.ones(3, 50)
+    matrix[1, 4] = torch.nan
+    got = kernels.column_moments(matrix)
+    assert math.isnan(got.squares) and math.isnan(got.norm) and math.isnan(got.largest)
+    matrix[1, 4] = torch.inf
+    got = kernels.column_moments(matrix)
+    assert math.isnan(got.squares) and got.norm == math.inf and got.largest == math.inf
+
+
+@given(rows)
+@settings(deadline=None, max_examples=100)
+def test_inner_products(matrix: Tensor) -> None:
+    matrix = matrix[:6].clamp(-1e38, 1e38).nan_to_num(0.5)
+    wide = matrix.double()
+    got = kernels.gram(list(matrix))
+    norms = wide.norm(dim=1)
+    assert bool(((got.dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
+    assert torch.equal(got.dots, got.dots.T)
+    assert torch.equal(got.largest, wide.abs().amax(dim=1))
+
+
+def test_only_the_pairs_that_are_asked_for() -> None:
+    vectors = list(torch.randn(4, 1000))
+    full, some = kernels.gram(vectors), kernels.gram(vectors, [(0, 2), (3, 1)])
+    asked = torch.eye(4, dtype=torch.bool)
+    for i, j in ((0, 2), (3, 1)):
+        asked[i, j] = asked[j, i] = True
+    assert close(some.dots[asked], full.dots[asked], 1e-15)
+    assert some.dots[~asked].isnan().all()
+    assert same(some.largest, full.largest)
+
+
+def test_inner_products_with_nan_and_infinity() -> None:
+    got = kernels.gram([torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0])])
+    assert math.isnan(got.largest[0]) and got.largest[1:].tolist() == [math.inf, 2.0]
+    assert got.dots[1, 2] == math.inf and got.dots[0].isnan().all()
+
+
+def test_vectors_of_different_kinds_are_an_error() -> None:
+    with pytest.raises(ValueError, match="one length"):
+        kernels.gram([torch.zeros(3), torch.zeros(4)])
+    with pytest.raises(ValueError, match="one type"):
+        kernels.gram([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])

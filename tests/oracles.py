@@ -1,0 +1,299 @@
+"""Slow, obvious answers, written from the paper's sentences in plain Python: what the fast code must agree with.
+
+Rows are lists of lists of float (float32 values are exact in them). NaN counts as above +inf when values are put in
+order, and a row that holds a NaN or an infinity is infinitely far from every other row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Row = Sequence[float]
+Rows = Sequence[Row]
+
+# --------------------------------------------------------------------------------------------- rules
+
+
+class Krumming(NamedTuple):
+    """Krum's view of the rows: for each the distances that count, and their sum."""
+
+    nearest: list[list[float]]
+    scores: list[float]
+
+    def order(self) -> list[int]:
+        """Row numbers from the smallest score to the largest, the lowest row number first among equals."""
+        return sorted(range(len(self.scores)), key=lambda i: (self.scores[i], i))
+
+    def in_doubt(self, strict: bool = False) -> bool:
+        """Whether two scores are so near to each other that rounding, not the rows, would rank them.
+
+        Scores that are equal for certain are ranked by row number, and so in doubt only where `strict` says that row
+        numbers should not matter either.
+        """
+        for i, j in itertools.pairwise(self.order()):
+            low, high = self.scores[i], self.scores[j]
+            if math.isinf(high) or high - low > 1e-9 * high:
+                continue
+            whole = all(value == round(value) for value in (*self.nearest[i], *self.nearest[j]))
+            if strict or not (whole or self.nearest[i] == self.nearest[j]):
+                return True
+        return False
+
+
+def distance(a: Row, b: Row) -> float:
+    """The Euclidean distance between two rows."""
+    if not all(map(math.isfinite, (*a, *b))):
+        return math.inf
+    return math.dist(a, b)
+
+
+def squared_distance(a: Row, b: Row) -> float:
+    """The square of the distance, without a root on the way: exact for small whole numbers."""
+    return math.inf if math.isinf(distance(a, b)) else sum((x - y) * (x - y) for x, y in zip(a, b, strict=True))
+
+
+def krum_scores(rows: Rows, f: int, squared: bool = False, neighbours: str = "n-f-2") -> Krumming:
+    """ "The score of g_i is the sum of the distances between g_i and its n-f-2 closest neighbor gradients." """
+    n = len(rows)
+    count = max(1, n - f - (1 if neighbours == "n-f-1" else 2))
+    nearest = []
+    scores = []
+    for i in range(n):
+        others = sorted((distance(rows[i], rows[j]), j) for j in range(n) if j != i)[:count]
+        nearest.append([length for length, _ in others])
+        scores.append(sum(squared_distance(rows[i], rows[j]) if squared else length for length, j in others))
+    return Krumming(nearest, scores)
+
+
+def mean(rows: Rows) -> list[float]:
+    """The arithmetic mean, coordinate by coordinate."""
+    return [math.fsum(column) / len(column) for column in zip(*rows, strict=True)]
+
+
+def krum(rows: Rows, f: int, m: int | None = None, **scoring: Any) -> tuple[list[float], list[int]]:
+    """The arithmetic mean of the m smallest-scoring gradients, and which ones they are."""
+    m = len(rows) - f - 2 if m is None else m
+    chosen = krum_scores(rows, f, **scoring).order()[:m]
+    return mean([rows[i] for i in chosen]), chosen
+
+
+def in_order(values: Row) -> list[float]:
+    """Sorted, with NaN above +inf."""
+    return sorted(values, key=lambda value: (math.isnan(value), 0.0 if math.isnan(value) else value))
+
+
+def median_of(values: Row, even: str = "lower") -> float:
+    """The middle value; of an even number the lower one of both middles, or their mean."""
+    ordered = in_order(values)
+    n = len(ordered)
+    if n % 2 == 1:
+        return ordered[n // 2]
+    return ordered[n // 2 - 1] if even == "lower" else ordered[n // 2 - 1] / 2 + ordered[n // 2] / 2
+
+
+def median(rows: Rows, even: str = "lower") -> list[float]:
+    """The median of each coordinate."""
+    return [median_of(column, even) for column in zip(*rows, strict=True)]
+
+
+def means_around_median(values: Row, count: int, doubt: float = 0.0) -> list[float]:
+    """The mean of the `count` values nearest to the lower median; of two equally near ones the smaller is taken.
+
+    The window grows outward from the median, one value at a time. Where the next values on both sides are equally near
+    to within `doubt`, which one a program takes is a matter of rounding: every possible result is returned.
+    """
+    ordered = in_order(values)
+    n, middle = len(ordered), (len(ordered) - 1) // 2
+    windows = {(middle, middle)}
+    for _ in range(count - 1):
+        grown = set()
+        for low, high in windows:
+            if low == 0:
+                grown.add((low, high + 1))
+                continue
+            if high == n - 1:
+                grown.add((low - 1, high))
+                continue
+            below = ordered[middle] - ordered[low - 1]
+            above = ordered[high + 1] - ordered[middle]
+            if below <= above + doubt:
+                grown.add((low - 1, high))
+            if below > above - doubt and not (doubt == 0.0 and below <= above):
+                grown.add((low, high + 1))
+        windows = grown
+    return [math.fsum(ordered[low : high + 1]) / count for low, high in sorted(windows)]
+
+
+class Selection(NamedTuple):
+    """One of Bulyan's iterations: the scores that it looked at and the rows whose mean it takes."""
+
+    krumming: Krumming
+    rows: list[int]
+
+
+def bulyan_selections(
+    rows: Rows,
+    f: int,
+    m: int | None = None,
+    rescore: bool = False,
+    slack: int = 2,
+    **scoring: Any,
+) -> list[Selection]:
+    """n-2f-slack times: the best m_i = min(m, n-f-2-i) rows by Krum among those left; then the best one leaves.
+
+    With `rescore` the scores are computed anew among the rows left, otherwise once among all rows. There is always at
+    least one neighbour in a score and one row in a selection, which matters only with slack = 0.
+    """
+    n = len(rows)
+    m = n - f - 2 if m is None else m
+    left = list(range(n))
+    among_all = krum_scores(rows, f, **scoring)
+    selections = []
+    for i in range(n - 2 * f - slack):
+        if rescore:
+            krumming = krum_scores([rows[row] for row in left], f, **scoring)
+        else:
+            krumming = Krumming([among_all.nearest[row] for row in left], [among_all.scores[row] for row in left])
+        ranking = [left[place] for place in krumming.order()]
+        selections.append(Selection(krumming, ranking[: max(1, min(m, n - f - 2 - i))]))
+        left.remove(ranking[0])
+    return selections
+
+
+def bulyan_vectors(rows: Rows, f: int, selections: Sequence[Selection], doubt: float = 0.0) -> list[list[float]]:
+    """Per coordinate the average of the theta-2f selections closest to their median: all possible results."""
+    vectors = [mean([rows[row] for row in selection.rows]) for selection in selections]
+    return [means_around_median(column, len(vectors) - 2 * f, doubt) for column in zip(*vectors, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------- attacks
+
+
+def deviations(rows: Rows) -> list[float]:
+    """The coordinate-wise standard deviation, with ddof = 1; zero for a single row."""
+    center, h = mean(rows), len(rows)
+    if h == 1:
+        return [0.0] * len(center)
+    columns = zip(*rows, strict=True)
+    return [
+        math.sqrt(math.fsum((x - c) * (x - c) for x in column) / (h - 1))
+        for column, c in zip(columns, center, strict=True)
+    ]
+
+
+def little(rows: Rows, factor: float = 1.5) -> list[float]:
+    """mean + factor * a, with a = -sigma."""
+    return [c - factor * s for c, s in zip(mean(rows), deviations(rows), strict=True)]
+
+
+def empire(rows: Rows, factor: float = 1.1) -> list[float]:
+    """(1 - factor) * mean."""
+    return [(1 - factor) * c for c in mean(rows)]
+
+
+def sign_flip(rows: Rows, scale: float = 1.0) -> list[float]:
+    """-scale * mean."""
+    return [-scale * c for c in mean(rows)]
+
+
+# -------------------------------------------------------------------------------- momentum and theory
+
+
+def dot(a: Row, b: Row) -> float:
+    """The inner product."""
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def discounted(vectors: Rows, mu: float) -> list[float]:
+    """The sum over u = 0..t of mu^(t-u) g_u, for the last t."""
+    t = len(vectors) - 1
+    return [math.fsum(mu ** (t - u) * value for u, value in enumerate(column)) for column in zip(*vectors, strict=True)]
+
+
+def kappa(n: int, f: int) -> float:
+    """kappa(n, f) as printed under Krum's condition."""
+    return n - f + (f * (n - f - 2) + f**2 * (n - f - 1)) / (n - 2 * f - 2)
+
+
+def variance(rows: Rows) -> float:
+    """The estimate of E||G - EG||^2, with ddof = 1."""
+    center = mean(rows)
+    return math.fsum(math.dist(row, center) ** 2 for row in rows) / (len(rows) - 1)
+
+
+def ratio(rows: Rows) -> float:
+    """The variance-norm ratio: E||G - EG||^2 / ||EG||^2."""
+    center = mean(rows)
+    return variance(rows) / dot(center, center)
+
+
+def straightness(means: Rows, u: int, mu: float) -> float:
+    """s_u = 2 sum over v < u of mu^(u-v) EG_u . EG_v."""
+    return 2 * math.fsum(mu ** (u - v) * dot(means[u], means[v]) for v in range(u))
+
+
+def omega2(variances: Sequence[float], t: int, mu: float) -> float:
+    """Omega_t^2 = sum over u <= t of mu^(2(t-u)) sigma_u^2."""
+    return math.fsum(mu ** (2 * (t - u)) * variances[u] for u in range(t + 1))
+
+
+def lambda2(means: Rows, t: int, mu: float) -> float:
+    """Lambda_t^2 = sum over u <= t of mu^(2(t-u)) (lambda_u^2 + s_u)."""
+    return math.fsum(mu ** (2 * (t - u)) * (dot(means[u], means[u]) + straightness(means, u, mu)) for u in range(t + 1))
+
+
+def decreases(means: Rows, variances: Sequence[float], t: int, mu: float) -> tuple[bool, float]:
+    """The paper's condition s_t >= mu^2 Lambda_{t-1}^2 (r^w_{t-1} / r^s_t - 1), and by how much it is (not) met."""
+    before = lambda2(means, t - 1, mu)
+    at_workers = omega2(variances, t - 1, mu) / before
+    at_server = variances[t] / dot(means[t], means[t])
+    slack = straightness(means, t, mu) - mu**2 * before * (at_workers / at_server - 1)
+    return slack >= 0, slack
+
+
+# ------------------------------------------------------------------------------- by name, for the tables
+
+# A rule in the table has its oracle here: all the results that are right for the rows, per coordinate, or None where
+# rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input.
+Oracle = Callable[..., "list[list[float]] | None"]
+
+
+def _average(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]]:
+    return [[value] for value in mean(rows)]
+
+
+def _krum(
+    rows: Rows, f: int, doubt: float, strict: bool = False, m: int | None = None, **scoring: Any
+) -> list[list[float]] | None:
+    if krum_scores(rows, f, **scoring).in_doubt(strict):
+        return None
+    return [[value] for value in krum(rows, f, m, **scoring)[0]]
+
+
+def _median(rows: Rows, f: int, doubt: float, strict: bool = False, even: str = "lower") -> list[list[float]]:
+    return [[value] for value in median(rows, even)]
+
+
+def _bulyan(rows: Rows, f: int, doubt: float, strict: bool = False, **parameters: Any) -> list[list[float]] | None:
+    selections = bulyan_selections(rows, f, **parameters)
+    if any(selection.krumming.in_doubt(strict) for selection in selections):
+        return None
+    exact = parameters.get("m") == 1 and not strict  # then selections are rows, not rounded means
+    results = bulyan_vectors(rows, f, selections, 0.0 if exact else doubt)
+    return None if strict and any(len(values) > 1 for values in results) else results
+
+
+RULE_ORACLES: dict[str, Oracle] = {"average": _average, "krum": _krum, "median": _median, "bulyan": _bulyan}
+
+# An attack whose rows follow from a formula has it here.
+ATTACK_ORACLES: dict[str, Callable[..., list[float]]] = {
+    "little": little,
+    "empire": empire,
+    "sign-flip": sign_flip,
+    "nan": lambda rows: [math.nan for _ in rows[0]],
+    "inf": lambda rows: [math.inf for _ in rows[0]],
+    "zero": lambda rows: [0.0 for _ in rows[0]],
+}

@@ -1,0 +1,144 @@
+"""What Hypothesis draws for rules and attacks: rows of many shapes and scales, some of them bad, and every variant."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gyroscope.attacks import ATTACKS
+from gyroscope.rules import RULES, Rule
+from gyroscope.rules import parse as parse_rule
+
+# Parameters that deserve the whole suite. A rule or an attack that is not here is tested with its defaults.
+_RULE_VARIANTS = {
+    "krum": ["krum:m=1", "krum:squared=true", "krum:neighbours=n-f-1", "krum:squared=true,neighbours=n-f-1"],
+    "median": ["median:even=mean"],
+    "bulyan": [
+        "bulyan:m=1",
+        "bulyan:rescore=true",
+        "bulyan:rescore=true,m=1",
+        "bulyan:slack=0",
+        "bulyan:slack=0,rescore=true,neighbours=n-f-1,squared=true",
+    ],
+}
+_ATTACK_VARIANTS = {
+    "little": ["little:factor=0.3", "little:factor=-2", "little:factor=auto"],
+    "empire": ["empire:factor=0.5", "empire:factor=auto"],
+    "sign-flip": ["sign-flip:scale=3"],
+    "gaussian": ["gaussian:std=100"],
+}
+RULE_SPECS = [spec for name in RULES for spec in [name, *_RULE_VARIANTS.get(name, [])]]
+RESILIENT_SPECS = [spec for spec in RULE_SPECS if parse_rule(spec).resilient]
+ATTACK_SPECS = [spec for name in ATTACKS for spec in [name, *_ATTACK_VARIANTS.get(name, [])]]
+
+SCALES = [1e-20, 1e-6, 1.0, 1e6, 1e15]
+DTYPES = [torch.float32, torch.float64]
+BAD = ["nan", "+inf", "-inf", "huge", "-huge", "mixed", "one nan", "one inf", "one huge", "copy"]
+NON_FINITE = ["nan", "+inf", "-inf", "one nan", "one inf", "mixed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Rows for a rule, f, and which of the rows are bad (at most f of them)."""
+
+    rows: Tensor
+    f: int
+    bad: tuple[int, ...] = ()
+
+    @property
+    def n(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def honest(self) -> Tensor:
+        return self.rows[[i for i in range(self.n) if i not in self.bad]]
+
+    @property
+    def magnitude(self) -> float:
+        """The largest absolute value of an honest row."""
+        return float(self.honest.abs().max())
+
+    @property
+    def rounding(self) -> float:
+        """How far a result may be off by the rounding of sums and means in the rows' dtype."""
+        return 64 * torch.finfo(self.rows.dtype).eps * self.magnitude
+
+
+def normal(n: int, d: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Standard normal rows."""
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+seeds = st.integers(0, 2**32 - 1)
+dimensions = st.sampled_from([1, 2, 3, 7, 33])
+kinds = st.sampled_from(["normal", "normal", "ties", "offset"])
+
+
+@st.composite
+def matrices(draw: st.DrawFn, n: int, kind: str | None = None, dtype: torch.dtype | None = None) -> Tensor:
+    """(n, d): normal at some scale, few distinct values, or near-identical rows around 10,000."""
+    kind = draw(kinds) if kind is None else kind
+    dtype = draw(st.sampled_from(DTYPES)) if dtype is None else dtype
+    rows = normal(n, draw(dimensions), draw(seeds))
+    if kind == "ties":
+        rows = rows.round().clamp(-1, 1)
+    elif kind == "offset":
+        rows = 1e4 + 0.01 * rows
+    else:
+        rows = (rows + draw(st.sampled_from([0.0, 0.5, 3.0]))) * draw(st.sampled_from(SCALES))
+    return rows.to(dtype)
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    rule: Rule,
+    kind: str | None = None,
+    dtype: torch.dtype | None = None,
+    bad: list[str] | None = None,
+    max_f: int = 3,
+) -> Problem:
+    """Rows at the rule's bound or a few above it; with `bad`, up to f of them hold something of those kinds."""
+    f = draw(st.integers(0, max_f))
+    n = rule.min_workers(f) + draw(st.integers(0, 4))
+    rows = draw(matrices(n, kind, dtype))
+    if bad is None:
+        return Problem(rows, f)
+    places = draw(st.permutations(range(n)))[: draw(st.integers(0, f))]
+    honest = [i for i in range(n) if i not in places]
+    for place in places:
+        model = rows[draw(st.sampled_from(honest))].clone()
+        rows[place] = _bad_row(draw(st.sampled_from(bad)), model, draw(seeds))
+    return Problem(rows, f, tuple(sorted(places)))
+
+
+def _bad_row(kind: str, model: Tensor, seed: int) -> Tensor:
+    """A bad row made from an honest one."""
+    huge = 3e38 if model.dtype == torch.float32 else 1.7e308
+    generator = torch.Generator().manual_seed(seed)
+    fills = {"nan": math.nan, "+inf": math.inf, "-inf": -math.inf, "huge": huge, "-huge": -huge}
+    place = int(torch.randint(len(model), (1,), generator=generator))
+    if kind in fills:
+        model.fill_(fills[kind])
+    elif kind == "mixed":  # any of them next to honest values, and a NaN for certain
+        pick = torch.randint(6, model.shape, generator=generator)
+        for number, value in enumerate(fills.values()):
+            model[pick == number] = value
+        model[place] = math.nan
+    elif kind != "copy":
+        model[place] = {"one nan": math.nan, "one inf": math.inf, "one huge": huge}[kind]
+    return model
+
+
+def strided(rows: Tensor) -> list[tuple[str, Tensor]]:
+    """The same rows in other layouts of memory."""
+    n, d = rows.shape
+    wide = torch.full((n, 2 * d), math.nan, dtype=rows.dtype)
+    wide[:, ::2] = rows
+    tall = torch.full((2 * n, d), math.nan, dtype=rows.dtype)
+    tall[1::2] = rows
+    return [("transposed", rows.t().contiguous().t()), ("every other column", wide[:, ::2]), ("row gaps", tall[1::2])]
