@@ -117,7 +117,6 @@ def test_check_says_what_is_wrong(wrong: object, message: str) -> None:
         check(wrong)  # type: ignore[arg-type]
 
 
-# RED until mended: rows._stack iterates over anything, so TypeError.
 @pytest.mark.parametrize("wrong", [None, 3, 1.5], ids=repr)
 def test_check_refuses_what_cannot_be_iterated(wrong: object) -> None:
     with pytest.raises(RowsError):
@@ -146,7 +145,6 @@ def test_flatten_is_a_copy_in_order() -> None:
     assert model.matrix.sum().item() == 15
 
 
-# The next three are RED until mended: split_like gives a scalar parameter the shape (1,), and attach changes it so.
 def test_pieces_are_views_shaped_like_their_tensors() -> None:
     tensors = trainable(Odd())
     flat = flatten(tensors)

@@ -138,7 +138,6 @@ def test_an_attack_with_a_wrong_value_is_a_config_error(spec: str) -> None:
         attacks.parse(spec)
 
 
-# RED until mended: specs.split lets the last one win.
 def test_a_parameter_given_twice_is_a_config_error() -> None:
     """One of both would be dropped in silence."""
     with pytest.raises(ConfigError, match="m"):

@@ -98,7 +98,6 @@ def test_ratio_where_something_vanishes() -> None:
     assert theory.ratio(math.inf, 1.0) == math.inf
 
 
-# RED until mended: theory.ratio raises OverflowError (a float's ** 2 does, its product does not).
 def test_a_ratio_beyond_the_range_of_numbers_is_infinite() -> None:
     """A mean that all but vanishes is ordinary near a minimum, in float64."""
     assert theory.ratio(1.0, 1e-160) == math.inf
@@ -200,7 +199,6 @@ def test_float32_means_lose_little_over_a_long_run() -> None:
     assert last.lambda_ == pytest.approx(math.sqrt(oracles.lambda2(means.tolist(), 29, 0.99)), rel=1e-4)
 
 
-# RED until mended: theory.advance raises OverflowError from ** 2, and ValueError from the root of -inf.
 @pytest.mark.parametrize(
     ("means", "sigmas", "dtype"),
     [

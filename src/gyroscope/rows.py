@@ -16,6 +16,8 @@ _BLOCK = 8192
 def check(rows: Tensor | Sequence[Tensor]) -> Tensor:
     """The rows as an (n, d) floating-point tensor, or an error that says what is wrong with them."""
     if not isinstance(rows, Tensor):
+        if not isinstance(rows, Sequence):
+            raise RowsError(f"rows must be an (n, d) tensor or a sequence of vectors, got a {type(rows).__name__}")
         rows = _stack(rows)
     if rows.dim() != 2 or rows.shape[0] == 0 or rows.shape[1] == 0:
         raise RowsError(f"rows must have the shape (n, d) with n >= 1 and d >= 1, got {tuple(rows.shape)}")
@@ -33,7 +35,9 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
             raise RowsError(f"row {index} is a {type(row).__name__}, not a tensor")
     first = rows[0]
     for index, row in enumerate(rows):
-        if row.dim() != 1 or row.shape != first.shape:
+        if row.dim() != 1:
+            raise RowsError(f"row {index} must be a vector, got the shape {tuple(row.shape)}")
+        if row.shape != first.shape:
             raise RowsError(f"rows are ragged: row 0 has shape {tuple(first.shape)}, row {index} {tuple(row.shape)}")
         if row.dtype != first.dtype or row.device != first.device:
             raise RowsError(
@@ -43,8 +47,8 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
-def distances(rows: Tensor) -> Tensor:
-    """The (n, n) table of Euclidean distances, in float64, with inf where a row makes a distance meaningless.
+def squared_distances(rows: Tensor) -> Tensor:
+    """The (n, n) table of squared Euclidean distances, in float64, inf where a row makes a distance meaningless.
 
     Differences are taken before squaring, so near-identical rows with a large common offset keep their distance
     (`|a|^2 + |b|^2 - 2ab` would cancel it away). A NaN or an infinity anywhere in a row puts that row infinitely far
@@ -54,11 +58,23 @@ def distances(rows: Tensor) -> Tensor:
     squares = torch.zeros(n * (n - 1) // 2, dtype=torch.float64, device=rows.device)
     for start in range(0, d, _BLOCK):
         block = rows[:, start : start + _BLOCK].to(torch.float64)
-        squares += torch.nn.functional.pdist(block).square_()
+        squares += _block_squares(block)
     table = torch.zeros(n, n, dtype=torch.float64, device=rows.device)
     upper = torch.triu_indices(n, n, offset=1, device=rows.device)
-    table[upper[0], upper[1]] = squares.sqrt_().nan_to_num_(nan=torch.inf, posinf=torch.inf)
+    table[upper[0], upper[1]] = squares.nan_to_num_(nan=torch.inf, posinf=torch.inf)
     return table + table.T
+
+
+def _block_squares(block: Tensor) -> Tensor:
+    """Squared distances of all pairs of rows of a narrow block, in the order of the upper triangle."""
+    if len(block) == 1:
+        return block.new_zeros(0)
+    return torch.cat([(block[i + 1 :] - block[i]).square_().sum(dim=1) for i in range(len(block) - 1)])
+
+
+def distances(rows: Tensor) -> Tensor:
+    """The (n, n) table of Euclidean distances; see `squared_distances`."""
+    return squared_distances(rows).sqrt_()
 
 
 def flatten(tensors: Iterable[Tensor]) -> Tensor:
@@ -90,4 +106,7 @@ def attach(module: nn.Module) -> Tensor:
 def split_like(rows: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     """Views of consecutive pieces of a vector (or of each row of rows), each shaped like its tensor."""
     pieces = torch.split(rows, [tensor.numel() for tensor in tensors], dim=-1)
-    return [torch.unflatten(piece, -1, tensor.shape or (1,)) for piece, tensor in zip(pieces, tensors, strict=True)]
+    return [
+        torch.unflatten(piece, -1, tensor.shape) if tensor.dim() else piece.squeeze(-1)
+        for piece, tensor in zip(pieces, tensors, strict=True)
+    ]

@@ -42,7 +42,10 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ConfigError(f"cannot read {item!r} in {spec!r}: parameters are written name:key=value,key=value")
-        parameters[key.strip().replace("-", "_")] = parse_value(value.strip())
+        key = key.strip().replace("-", "_")
+        if key in parameters:
+            raise ConfigError(f"{key} stands twice in {spec!r}")
+        parameters[key] = parse_value(value.strip())
     return name, parameters
 
 

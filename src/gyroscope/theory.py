@@ -42,7 +42,8 @@ def ratio(sigma: float, norm: float) -> float:
     """The variance-norm ratio sigma^2 / lambda^2; infinite where the mean vanishes and the deviation does not."""
     if norm == 0:
         return math.nan if sigma == 0 or math.isnan(sigma) else math.inf
-    return (sigma / norm) ** 2
+    quotient = sigma / norm
+    return quotient * quotient  # a product overflows to inf where a power would raise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +70,15 @@ class Curvature:
 
 def advance(trajectory: Trajectory, mean: Tensor, sigma: float, mu: float) -> tuple[Curvature, Trajectory]:
     """One step of the recursions for straightness, Omega and Lambda, and the decrease condition."""
-    norm2 = float(torch.linalg.vector_norm(mean, dtype=torch.float64)) ** 2
+    norm2 = dot(mean, mean)
+    sigma2 = sigma * sigma
     straightness = 2 * dot(mean, trajectory.past)
-    omega2 = sigma**2 + mu**2 * trajectory.omega2
+    omega2 = sigma2 + mu**2 * trajectory.omega2
     # Lambda_t is a norm: rounding may push the recursion a hair below zero where the momentum vanishes.
     lambda2 = norm2 + straightness + mu**2 * trajectory.lambda2
-    lambda2 = max(lambda2, 0.0) if math.isfinite(lambda2) else lambda2
+    lambda2 = lambda2 if math.isnan(lambda2) else max(lambda2, 0.0)
     # s_t >= mu^2 Lambda_{t-1}^2 (r^w_{t-1} / r^s_t - 1), multiplied out by r^s_t so that no zero is divided by:
-    decreases = mu**2 * trajectory.omega2 * norm2 <= (straightness + mu**2 * trajectory.lambda2) * sigma**2
+    decreases = mu**2 * trajectory.omega2 * norm2 <= (straightness + mu**2 * trajectory.lambda2) * sigma2
     now = Curvature(straightness, math.sqrt(omega2), math.sqrt(lambda2), decreases)
     return now, Trajectory(torch.add(trajectory.past, mean).mul_(mu), omega2, lambda2)
 

@@ -39,7 +39,6 @@ def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
     return best_factor(honest, mean, direction, f, view(rule, f))
 
 
-# RED for bulyan until mended: best_factor's powers of two step over Bulyan's peak.
 @by_kind
 @pytest.mark.parametrize("spec", [*RULES, "krum:m=1"])
 @pytest.mark.parametrize(("f", "d"), [(2, 5), (5, 200)])

@@ -93,7 +93,6 @@ def test_finite_honest_rows_give_finite_byzantine_rows(spec: str, data: st.DataO
     assert parse(spec)(data.draw(matrices(5)), 2, view()).isfinite().all()
 
 
-# RED for little in float32 until mended: Little.direction squares in float32, beyond 1e19 that is inf.
 @by_finite_spec
 @by_dtype
 def test_large_and_small_honest_rows_give_finite_byzantine_rows(spec: str, dtype: torch.dtype) -> None:
@@ -129,7 +128,6 @@ def test_the_layout_in_memory_does_not_matter(spec: str, data: st.DataObject) ->
 # ----------------------------------------------------------------------------------------------- formulas
 
 
-# RED for little until mended, when 1e-20 and float32 are drawn: see below.
 @by_formula
 @given(data=st.data())
 def test_equals_its_formula(spec: str, data: st.DataObject) -> None:
@@ -143,7 +141,6 @@ def test_equals_its_formula(spec: str, data: st.DataObject) -> None:
         assert torch.allclose(row, right, rtol=0, atol=rounding, equal_nan=True)
 
 
-# RED for 1e-22 and 1e25 in float32 until mended: Little.direction squares in float32.
 @by_dtype
 @pytest.mark.parametrize("scale", [*SCALES, 1e-22, 1e25], ids=str)
 def test_littles_deviation_is_precise_at_every_scale(dtype: torch.dtype, scale: float) -> None:
@@ -201,7 +198,6 @@ def test_an_attack_needs_a_byzantine_worker(name: str, f: int) -> None:
         ATTACKS[name]()(torch.ones(3, 2), f, view())
 
 
-# RED until mended: Attack.__call__ looks at the size of f, not at its type.
 @pytest.mark.parametrize("f", [True, 1.5, "2"], ids=repr)
 def test_f_is_a_whole_number_and_no_truth_value(f: object) -> None:
     for kind in ATTACKS.values():
@@ -216,7 +212,6 @@ def test_wrong_rows_raise_a_rows_error(name: str) -> None:
             ATTACKS[name]()(wrong, 1, view())
 
 
-# RED for None until mended: Directed.__post_init__ hands it to math.isfinite, a TypeError.
 @pytest.mark.parametrize("kind", [Little, Empire], ids=["little", "empire"])
 @pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, True, "automatic", "", None], ids=repr)
 def test_the_factor_is_a_finite_number_or_auto(kind: type[Little | Empire], factor: object) -> None:

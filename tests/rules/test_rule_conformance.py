@@ -282,7 +282,6 @@ def test_bulyans_ties_go_to_the_lowest_row() -> None:
         assert weight is not None and weight.tolist() == pytest.approx([1 / 5] * 5 + [0.0] * 6)
 
 
-# RED until mended: Scoring.scores squares the rounded roots of rows.distances, and the rounding breaks exact ties.
 @example(seed=2418)
 @given(seed=seeds)
 def test_equal_squared_scores_tie_exactly(seed: int) -> None:

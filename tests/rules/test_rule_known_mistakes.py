@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import RESILIENT_SPECS, RULE_SPECS, Problem, normal, seeds
 
-from gyroscope.rows import distances
+from gyroscope.rows import distances, squared_distances
 from gyroscope.rules import Average, Bulyan, Krum, Median, coordinatewise, parse
 from gyroscope.rules.krum import Scoring
 
@@ -105,7 +105,7 @@ def test_distances_are_squared_once_or_not_at_all() -> None:
     plain = oracles.krum_scores(rows.tolist(), 3).order()[0]
     squared = oracles.krum_scores(rows.tolist(), 3, squared=True).order()[0]
     assert (plain, squared) == (3, 0)
-    table = distances(rows)
+    table = squared_distances(rows)
     assert int(Scoring(squared=False).ranking(table, 3)[0]) == plain
     assert int(Scoring(squared=True).ranking(table, 3)[0]) == squared
     assert Scoring(squared=False).scores(table, 3)[0].item() == 6
@@ -115,7 +115,7 @@ def test_distances_are_squared_once_or_not_at_all() -> None:
 def test_a_row_is_no_neighbour_of_itself() -> None:
     """If the zero on the diagonal counted, row 0 of a pair and a lone row would score alike."""
     rows = torch.tensor([[0.0], [0.0], [5.0], [7.0], [9.5]])
-    assert Scoring().scores(distances(rows), 1).tolist() == [5.0, 5.0, 6.5, 4.5, 7.0]
+    assert Scoring().scores(squared_distances(rows), 1).tolist() == [5.0, 5.0, 6.5, 4.5, 7.0]
 
 
 # ------------------------------------------------------------------------------------------------- Krum

@@ -46,8 +46,8 @@ class Attack(ABC):
 
     def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
         honest = rows_module.check(honest)
-        if f < 1:
-            raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f}")
+        if isinstance(f, bool) or not isinstance(f, int) or f < 1:
+            raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f!r}")
         return self.rows(honest, f, view)
 
     def __str__(self) -> str:

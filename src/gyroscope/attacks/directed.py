@@ -13,8 +13,11 @@ from torch import Tensor
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.errors import ConfigError
 
-# Where `auto` looks for its factor: the powers of two from 1/16 to 64, then between the best one's neighbours.
-_EXPONENTS = range(-4, 7)
+# Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
+# their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.
+_COARSE = sorted({2.0**exponent for exponent in range(-4, 7)} | {2.0 ** (step / 4) for step in range(-8, 13)})
+_BISECTIONS = 12
+_SCAN = 8
 _REFINEMENTS = 10
 
 
@@ -27,7 +30,8 @@ class Directed(Attack):
     def __post_init__(self) -> None:
         if self.factor == "auto":
             return
-        if isinstance(self.factor, (bool, str)) or not math.isfinite(self.factor):
+        number = isinstance(self.factor, (int, float)) and not isinstance(self.factor, bool)
+        if not number or not math.isfinite(self.factor):
             raise ConfigError(f"the factor of {self.name!r} must be a finite number or 'auto', got {self.factor!r}")
 
     @abstractmethod
@@ -44,9 +48,10 @@ class Directed(Attack):
 def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: View) -> float:
     """The factor that moves the configured rule's output furthest from the honest mean.
 
-    A coarse search over powers of two, then a golden-section search between the neighbours of the best. The distance
-    need not have a single peak (Krum drops to zero where it begins to exclude the Byzantine rows), so the best factor
-    *seen* is returned, never a point that was only interpolated; of equally good ones, the smallest.
+    A coarse search; a bisection of the edge beyond which the rule excludes the Byzantine rows and
+    its output no longer changes, and a scan just below it, where the damage is often greatest (for Bulyan in a narrow
+    spike); then a golden-section search between the neighbours of the best. The best factor *seen* is returned, never a point that
+    was only interpolated; of equally good ones, the smallest.
     """
     rows = torch.cat([honest, repeat(mean, f)])
     seen: dict[float, float] = {}
@@ -59,9 +64,19 @@ def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: V
             seen[factor] = math.inf if math.isnan(distance) else distance
         return seen[factor]
 
-    coarse = [2.0**exponent for exponent in _EXPONENTS]
-    best = max(coarse, key=damage)
-    low, high = best / 2, best * 2
+    excluded = damage(_COARSE[-1])
+    taken = [factor for factor in _COARSE if damage(factor) != excluded]
+    if taken and taken[-1] < _COARSE[-2]:
+        low, high = taken[-1], _COARSE[_COARSE.index(taken[-1]) + 1]
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if damage(middle) == excluded else (middle, high)
+        for step in range(1, _SCAN):
+            damage(taken[-1] + (low - taken[-1]) * step / _SCAN)
+    best = max(seen, key=seen.__getitem__)
+    below = max((factor for factor in seen if factor < best), default=best / 2)
+    above = min((factor for factor in seen if factor > best), default=best * 2)
+    low, high = below, above
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(_REFINEMENTS):
         left, right = high - golden * (high - low), low + golden * (high - low)

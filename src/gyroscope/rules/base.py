@@ -39,7 +39,7 @@ class Rule(ABC):
     paper: ClassVar[str]
     resilient: ClassVar[bool] = True
     """Whether the rule promises a finite result near the honest rows when at most f rows hold anything at all."""
-    weaker: ClassVar[str | None] = None
+    weaker: ClassVar[type[Rule] | None] = None
     """A rule that tolerates more Byzantine workers, named in the error about an infeasible f."""
 
     def __call__(self, rows: Tensor | Sequence[Tensor], f: int) -> Aggregate:
@@ -73,9 +73,12 @@ class Rule(ABC):
         if n >= needed:
             return
         largest = max((g for g in range(f) if self.min_workers(g) <= n), default=None)
-        remedies = [f"lower f to {largest}"] if largest is not None else [f"use at least {self.min_workers(0)} workers"]
-        if self.weaker:
-            remedies.append(f"use {self.weaker}")
+        remedies = [f"lower f to {largest}"] if largest is not None else [f"use at least {needed} workers"]
+        weaker = self.weaker
+        while weaker is not None and weaker().min_workers(f) > n:
+            weaker = weaker.weaker
+        if weaker is not None:
+            remedies.append(f"use {weaker.name}")
         raise InfeasibleError(
             f"{type(self).__name__} needs {self.needs} = {needed} workers for f = {f}, got n = {n}: "
             + " or ".join(remedies)

@@ -12,7 +12,7 @@ from gyroscope import theory
 from gyroscope.errors import ConfigError
 from gyroscope.rules import coordinatewise
 from gyroscope.rules.base import Aggregate, Rule
-from gyroscope.rules.krum import Neighbours, Scoring, check_m
+from gyroscope.rules.krum import Krum, Neighbours, Scoring, check_m
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Bulyan(Rule):
     summary = "selects by iterating Krum, then averages around the median of the selections in each coordinate"
     needs = "n >= 4f + 3"
     paper = "El Mhamdi et al. 2018"
-    weaker = "krum"
+    weaker = Krum
 
     def __post_init__(self) -> None:
         check_m(type(self).__name__, self.m)
         Scoring(self.squared, self.neighbours)
-        if self.slack not in (0, 2):
+        if not isinstance(self.slack, int) or self.slack not in (0, 2):
             raise ConfigError(f"Bulyan's slack must be 2 (this paper) or 0 (the original Bulyan), got {self.slack!r}")
         if not isinstance(self.rescore, bool):
             raise ConfigError(f"Bulyan's rescore must be true or false, got {self.rescore!r}")
@@ -65,7 +65,7 @@ class Bulyan(Rule):
         check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        shares = self._selections(rows_module.distances(rows), f)
+        shares = self._selections(rows_module.squared_distances(rows), f)
         # Rows that no selection uses may hold NaN, and 0 * NaN is NaN: leave them out by index.
         used = shares.any(dim=0).nonzero().flatten()
         selections = shares.index_select(1, used).to(rows.dtype) @ rows.index_select(0, used)
@@ -73,7 +73,7 @@ class Bulyan(Rule):
         return Aggregate(vector, shares.mean(dim=0))
 
     def _selections(self, table: Tensor, f: int) -> Tensor:
-        """(theta, n): the share of each row in each selection. Only the table of distances is looked at."""
+        """(theta, n): the share of each row in each selection. Only the table of squared distances is looked at."""
         n = table.shape[0]
         scoring = Scoring(self.squared, self.neighbours)
         shares = torch.zeros(n - 2 * f - self.slack, n, dtype=torch.float64, device=table.device)

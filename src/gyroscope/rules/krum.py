@@ -12,6 +12,7 @@ from gyroscope import rows as rows_module
 from gyroscope import theory
 from gyroscope.errors import ConfigError
 from gyroscope.rules.base import Aggregate, Rule
+from gyroscope.rules.median import Median
 
 Neighbours = Literal["n-f-2", "n-f-1"]
 
@@ -30,13 +31,13 @@ class Scoring:
             raise ConfigError(f"squared must be true or false, got {self.squared!r}")
 
     def scores(self, table: Tensor, f: int) -> Tensor:
-        """The score of each row, from the table of distances between all rows."""
+        """The score of each row, from the table of squared distances between all rows."""
         n = table.shape[0]
         count = max(1, n - f - (1 if self.neighbours == "n-f-1" else 2))
         # A row is no neighbour of itself, even where others lie at distance zero from it: drop the diagonal by place.
         others = table[~torch.eye(n, dtype=torch.bool, device=table.device)].view(n, n - 1)
         nearest = others.sort(dim=1).values[:, :count]
-        return (nearest.square() if self.squared else nearest).sum(dim=1)
+        return (nearest if self.squared else nearest.sqrt()).sum(dim=1)
 
     def ranking(self, table: Tensor, f: int) -> Tensor:
         """Row numbers from the best score to the worst; of equal scores the lowest row first."""
@@ -66,7 +67,7 @@ class Krum(Rule):
     summary = "the mean of the m rows that are nearest to their n-f-2 nearest neighbours"
     needs = "n >= 2f + 3"
     paper = "Blanchard et al. 2017"
-    weaker = "median"
+    weaker = Median
 
     def __post_init__(self) -> None:
         check_m(type(self).__name__, self.m)
@@ -85,7 +86,7 @@ class Krum(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
         m = self.m or n - f - 2
-        chosen = Scoring(self.squared, self.neighbours).ranking(rows_module.distances(rows), f)[:m]
+        chosen = Scoring(self.squared, self.neighbours).ranking(rows_module.squared_distances(rows), f)[:m]
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / m)
         return Aggregate(rows.index_select(0, chosen).mean(dim=0), weight)
 
