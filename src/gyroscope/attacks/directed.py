@@ -17,7 +17,7 @@ from gyroscope.errors import ConfigError
 # their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.
 _COARSE = sorted({2.0**exponent for exponent in range(-4, 7)} | {2.0 ** (step / 4) for step in range(-8, 13)})
 _BISECTIONS = 12
-_SCAN = 8
+_SCAN = 10
 _REFINEMENTS = 10
 
 
@@ -48,9 +48,9 @@ class Directed(Attack):
 def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: View) -> float:
     """The factor that moves the configured rule's output furthest from the honest mean.
 
-    A coarse search; a bisection of the edge beyond which the rule excludes the Byzantine rows and
-    its output no longer changes, and a scan just below it, where the damage is often greatest (for Bulyan in a narrow
-    spike); then a golden-section search between the neighbours of the best. The best factor *seen* is returned, never a point that
+    A coarse search; a bisection of the edge beyond which the rule excludes the Byzantine rows and its output no longer
+    changes, and a scan just below it, where the damage is often greatest (for Bulyan in a narrow spike); then a
+    golden-section search between the neighbours of the best. The best factor *seen* is returned, never a point that
     was only interpolated; of equally good ones, the smallest.
     """
     rows = torch.cat([honest, repeat(mean, f)])
@@ -67,12 +67,14 @@ def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: V
     excluded = damage(_COARSE[-1])
     taken = [factor for factor in _COARSE if damage(factor) != excluded]
     if taken and taken[-1] < _COARSE[-2]:
-        low, high = taken[-1], _COARSE[_COARSE.index(taken[-1]) + 1]
+        last = _COARSE.index(taken[-1])
+        low, high = _COARSE[last], _COARSE[last + 1]
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             low, high = (low, middle) if damage(middle) == excluded else (middle, high)
+        start = _COARSE[max(0, last - 1)]
         for step in range(1, _SCAN):
-            damage(taken[-1] + (low - taken[-1]) * step / _SCAN)
+            damage(start + (low - start) * step / _SCAN)
     best = max(seen, key=seen.__getitem__)
     below = max((factor for factor in seen if factor < best), default=best / 2)
     above = min((factor for factor in seen if factor > best), default=best * 2)
