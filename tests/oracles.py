@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 Row = Sequence[float]
 Rows = Sequence[Row]
 
+DOUBT = 2e-6
+"""Relative difference of sums below which rounding may decide: distances of float32 rows are good to 1e-6."""
+
 # --------------------------------------------------------------------------------------------- rules
 
 
@@ -35,9 +38,9 @@ class Krumming(NamedTuple):
         """
         for i, j in itertools.pairwise(self.order()):
             low, high = self.scores[i], self.scores[j]
-            if math.isinf(high) or high - low > 1e-9 * high:
+            if math.isinf(high) or high - low > DOUBT * high:
                 continue
-            whole = all(value == round(value) for value in (*self.nearest[i], *self.nearest[j]))
+            whole = all(value == round(value) < 1000 for value in (*self.nearest[i], *self.nearest[j]))
             if strict or not (whole or self.nearest[i] == self.nearest[j]):
                 return True
         return False

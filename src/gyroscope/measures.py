@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gyroscope import theory
+from gyroscope import statistics, theory
 from gyroscope.round import Round
 
 Number = float | int | bool | None
@@ -59,30 +60,45 @@ def measure(
     """All columns of one round (`parameters` are those after it), and the memory for the next."""
     h = len(played.sampled)
     accumulated = played.sent is not played.sampled  # else the workers sent just what they sampled
-    sampled = played.sampled.mean(dim=0)
-    sent = played.sent.mean(dim=0) if accumulated else sampled
-    vectors = {"sampled": sampled, "sent": sent, "attack": _mean(played.attack), "aggregate": played.aggregate.vector}
-    sigma = theory.deviation(played.sampled, sampled)
+    of_sampled = statistics.moments(played.sampled)
+    of_sent = statistics.moments(played.sent) if accumulated else of_sampled
+    vectors = {
+        "sampled": of_sampled.mean,
+        "sent": of_sent.mean,
+        "attack": _mean(played.attack),
+        "aggregate": played.aggregate.vector,
+    }
+    products = _Products(
+        {
+            **{name: vector for name, vector in vectors.items() if vector is not None},
+            **{f"{name}, before": vector for name, vector in memory.previous.items()},
+            "past": memory.trajectory.past,
+            "away": played.aggregate.vector - of_sent.mean,
+            "travelled": parameters - memory.start,
+        },
+        [*PAIRS, *((name, f"{name}, before") for name in VECTORS), ("sampled", "past")],
+    )
+    sigma = theory.spread(of_sampled.squares, h)
     deviations: dict[str, float | None] = {
         "sampled": _finite_or_none(sigma),
-        "sent": _finite_or_none(theory.deviation(played.sent, sent) if accumulated else sigma),
-        "attack": _attack_deviation(played.attack, vectors["attack"]),
-        "aggregate": _norm(played.aggregate.vector - sent),
+        "sent": _finite_or_none(theory.spread(of_sent.squares, h)),
+        "attack": _attack_deviation(played.attack),
+        "aggregate": products.norm("away"),
     }
-    norms = {name: None if vector is None else _norm(vector) for name, vector in vectors.items()}
-    curvature, trajectory = theory.advance(memory.trajectory, sampled, 0.0 if h == 1 else sigma, mu)
-    ratio_sent = _ratio(deviations["sent"], norms["sent"])
+    known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
+    curvature, trajectory = theory.advance(memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, mu, known)
+    ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
 
     row: dict[str, Number] = {"step": played.step, "lr": played.lr, "loss": float(played.losses.mean())}
-    for name, vector in vectors.items():
-        row[f"{name}_norm"] = norms[name]
+    for name in VECTORS:
+        row[f"{name}_norm"] = products.norm(name)
         row[f"{name}_deviation"] = deviations[name]
-        row[f"{name}_max"] = None if vector is None else float(vector.abs().max())
+        row[f"{name}_max"] = products.largest(name)
     for left, right in PAIRS:
-        row[f"cosine_{left}_{right}"] = _cosine(vectors[left], vectors[right])
-    for name, vector in vectors.items():
-        row[f"cosine_{name}_previous"] = _cosine(vector, memory.previous.get(name))
-    row["ratio_sampled"] = _ratio(deviations["sampled"], norms["sampled"])
+        row[f"cosine_{left}_{right}"] = products.cosine(left, right)
+    for name in VECTORS:
+        row[f"cosine_{name}_previous"] = products.cosine(name, f"{name}, before")
+    row["ratio_sampled"] = _ratio(deviations["sampled"], products.norm("sampled"))
     row["ratio_sent"] = ratio_sent
     row["ratio_bound"] = ratio_bound
     row["condition_holds"] = None if ratio_bound is None or ratio_sent is None else ratio_sent < ratio_bound
@@ -90,10 +106,38 @@ def measure(
     row["omega"] = curvature.omega
     row["lambda"] = curvature.lambda_
     row["decrease_holds"] = curvature.decreases
-    row["distance_from_start"] = _norm(parameters - memory.start)
+    row["distance_from_start"] = products.norm("travelled")
     row["byzantine_share"] = _byzantine_share(played.aggregate.weight, h)
-    kept = {name: vector for name, vector in vectors.items() if vector is not None}
+    # Copies of what is the table's own memory; means and aggregates are new vectors at every step.
+    kept = {
+        name: vector.clone() if name == "attack" else vector for name, vector in vectors.items() if vector is not None
+    }
     return row, Memory(memory.start, trajectory, kept)
+
+
+class _Products:
+    """Norms, largest coordinates and inner products of named vectors, all computed in one pass."""
+
+    def __init__(self, vectors: dict[str, Tensor], pairs: Sequence[tuple[str, str]]) -> None:
+        self.place = {name: number for number, name in enumerate(vectors)}
+        wanted = [(self.place[a], self.place[b]) for a, b in pairs if a in vectors and b in vectors]
+        self.found = statistics.products(list(vectors.values()), wanted)
+
+    def dot(self, left: str, right: str) -> float:
+        return self.found.dots[self.place[left]][self.place[right]]
+
+    def norm(self, name: str) -> float | None:
+        return math.sqrt(self.dot(name, name)) if name in self.place else None
+
+    def largest(self, name: str) -> float | None:
+        return self.found.largest[self.place[name]] if name in self.place else None
+
+    def cosine(self, left: str, right: str) -> float | None:
+        """None where one of the vectors is missing or vanishes."""
+        if left not in self.place or right not in self.place:
+            return None
+        norms = math.sqrt(self.dot(left, left)) * math.sqrt(self.dot(right, right))
+        return _finite_or_none(self.dot(left, right) / norms) if norms > 0 else None
 
 
 def _mean(rows: Tensor) -> Tensor | None:
@@ -102,22 +146,14 @@ def _mean(rows: Tensor) -> Tensor | None:
     return rows[0] if rows.stride(0) == 0 else rows.mean(dim=0)  # colluders usually send one row, stored once
 
 
-def _attack_deviation(rows: Tensor, mean: Tensor | None) -> float | None:
-    if mean is None:
+def _attack_deviation(rows: Tensor) -> float | None:
+    if len(rows) < 2:
         return None
-    return 0.0 if len(rows) > 1 and rows.stride(0) == 0 else _finite_or_none(theory.deviation(rows, mean))
-
-
-def _norm(vector: Tensor) -> float:
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    return 0.0 if rows.stride(0) == 0 else theory.spread(statistics.moments(rows).squares, len(rows))
 
 
 def _ratio(deviation: float | None, norm: float | None) -> float | None:
     return None if norm is None or deviation is None else _finite_or_none(theory.ratio(deviation, norm))
-
-
-def _cosine(left: Tensor | None, right: Tensor | None) -> float | None:
-    return None if left is None or right is None else _finite_or_none(theory.cosine(left, right))
 
 
 def _finite_or_none(value: float) -> float | None:

@@ -21,7 +21,7 @@ State = dict[str, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class Placement(ABC):
-    """State in, state out; the given state and rows are not changed."""
+    """State in, state out: the rows and the state given are not changed, except where `out` says so."""
 
     mu: float = 0.9
     nesterov: bool = False
@@ -29,6 +29,8 @@ class Placement(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str] = "-"
+    accumulates_rows: ClassVar[bool] = False
+    """Whether honest workers send something else than what they sampled."""
 
     def __post_init__(self) -> None:
         if isinstance(self.mu, bool) or not isinstance(self.mu, (int, float)) or not 0 <= self.mu < 1:
@@ -38,18 +40,25 @@ class Placement(ABC):
     def init(self, rows: Tensor) -> State:
         """The state before the first step, for honest rows of this shape, dtype and device."""
 
-    def before(self, rows: Tensor, state: State) -> tuple[Tensor, State]:
-        """From the gradients that the honest workers sampled to the rows that they send."""
+    def before(self, rows: Tensor, state: State, out: Tensor | None = None) -> tuple[Tensor, State]:
+        """From the gradients that the honest workers sampled to the rows that they send.
+
+        out: where to write the rows that are sent. The state returned may keep them there, so that the next call with
+        the same `out` neither allocates nor copies.
+        """
         return rows, state
 
     def after(self, vector: Tensor, state: State) -> tuple[Tensor, State]:
         """From the rule's vector to the direction of the update."""
         return vector, state
 
-    def _accumulate(self, gradient: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    def _accumulate(self, gradient: Tensor, memory: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(what to use, what to remember): the momentum itself, or with Nesterov's look-ahead g + mu * m."""
+        if not self.nesterov:
+            memory = torch.add(gradient, memory, alpha=self.mu, out=out)
+            return memory, memory
         memory = torch.add(gradient, memory, alpha=self.mu)
-        return (torch.add(gradient, memory, alpha=self.mu) if self.nesterov else memory), memory
+        return torch.add(gradient, memory, alpha=self.mu, out=out), memory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,12 +100,13 @@ class AtWorkers(Placement):
     name = "workers"
     summary = "before the rule, at each worker: G = F(sum of mu^(t-u) g_1, ..., sum of mu^(t-u) g_n)"
     paper = "El Mhamdi, Guerraoui, Rouault 2020"
+    accumulates_rows = True
 
     def init(self, rows: Tensor) -> State:
         return {"workers": torch.zeros_like(rows)}
 
-    def before(self, rows: Tensor, state: State) -> tuple[Tensor, State]:
-        sent, memory = self._accumulate(rows, state["workers"])
+    def before(self, rows: Tensor, state: State, out: Tensor | None = None) -> tuple[Tensor, State]:
+        sent, memory = self._accumulate(rows, state["workers"], out)
         return sent, {"workers": memory}
 
 

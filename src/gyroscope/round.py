@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope import randomness
 from gyroscope.attacks import Attack, View
-from gyroscope.momentum import Placement, State
+from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.workers import HonestWorkers
@@ -38,9 +38,24 @@ class Players:
         return self.workers.count + self.byzantine
 
 
+class Table:
+    """The memory of a round, allocated once: an (n, d) matrix in which everyone has a row, and the placement's state.
+
+    Rows of honest workers come first, those of Byzantine workers last.
+    """
+
+    def __init__(self, players: Players) -> None:
+        h, parameters = players.workers.count, players.workers.parameters
+        self.matrix = parameters.new_zeros(players.n, parameters.numel())
+        self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
+        self.state = players.placement.init(self.honest)
+        # Gradients are sampled right where they are sent from, unless momentum comes between.
+        self.sampled = torch.empty_like(self.honest) if players.placement.accumulates_rows else self.honest
+
+
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What happened in a round. Rows of honest workers come first, those of Byzantine workers last."""
+    """What happened in a round. The rows are the table's own memory: they hold until the next round."""
 
     step: int
     lr: float
@@ -55,17 +70,18 @@ class Round:
     """What the rule made of it."""
 
 
-def play(players: Players, state: State, step: int) -> tuple[Round, State]:
-    """Play one round: update the model's parameters in place, and tell what happened."""
+def play(players: Players, table: Table, step: int) -> Round:
+    """Play one round: update the model's parameters and the table in place, and tell what happened."""
     parameters = players.workers.parameters
-    losses, sampled = players.workers.sample(step)
-    sent, state = players.placement.before(sampled, state)
+    losses, sampled = players.workers.sample(step, out=table.sampled)
+    sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
     attack = _attack_rows(players, sent, parameters, step)
-    aggregate = players.rule(torch.cat([sent, attack]) if len(attack) else sent, players.declared_f)
-    direction, state = players.placement.after(aggregate.vector, state)
+    table.byzantine.copy_(attack)
+    aggregate = players.rule(table.matrix, players.declared_f)
+    direction, table.state = players.placement.after(aggregate.vector, table.state)
     lr = players.schedule.at(step)
     parameters.sub_(direction, alpha=lr)
-    return Round(step, lr, losses, sampled, sent, attack, aggregate), state
+    return Round(step, lr, losses, sampled, sent, attack, aggregate)
 
 
 def _attack_rows(players: Players, sent: Tensor, parameters: Tensor, step: int) -> Tensor:

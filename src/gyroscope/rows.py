@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from gyroscope import kernels
 from gyroscope.errors import RowsError
 
 # Columns per block of the distance computation: 51 rows of that many float64 stay in a core's cache.
@@ -54,6 +55,11 @@ def squared_distances(rows: Tensor) -> Tensor:
     (`|a|^2 + |b|^2 - 2ab` would cancel it away). A NaN or an infinity anywhere in a row puts that row infinitely far
     from every other: it is the worst outlier there can be. The diagonal is zero.
     """
+    return kernels.squared_distances(rows) if kernels.usable(rows) else plain_squared_distances(rows)
+
+
+def plain_squared_distances(rows: Tensor) -> Tensor:
+    """The reference, and the path of other devices."""
     n, d = rows.shape
     squares = torch.zeros(n * (n - 1) // 2, dtype=torch.float64, device=rows.device)
     for start in range(0, d, _BLOCK):

@@ -38,6 +38,11 @@ def deviation(rows: Tensor, mean: Tensor) -> float:
     return math.sqrt(float(squares) / (rows.shape[0] - 1))
 
 
+def spread(squares: float, count: int) -> float:
+    """sigma from the sum of squared deviations of `count` rows. NaN for a single row."""
+    return math.sqrt(squares / (count - 1)) if count > 1 else math.nan
+
+
 def ratio(sigma: float, norm: float) -> float:
     """The variance-norm ratio sigma^2 / lambda^2; infinite where the mean vanishes and the deviation does not."""
     if norm == 0:
@@ -68,11 +73,16 @@ class Curvature:
     decreases: bool  # whether momentum at the workers has a ratio at most that of momentum at the server
 
 
-def advance(trajectory: Trajectory, mean: Tensor, sigma: float, mu: float) -> tuple[Curvature, Trajectory]:
-    """One step of the recursions for straightness, Omega and Lambda, and the decrease condition."""
-    norm2 = dot(mean, mean)
+def advance(
+    trajectory: Trajectory, mean: Tensor, sigma: float, mu: float, known: tuple[float, float] | None = None
+) -> tuple[Curvature, Trajectory]:
+    """One step of the recursions for straightness, Omega and Lambda, and the decrease condition.
+
+    known: the inner products of the mean with itself and with the trajectory's past, if they are known already.
+    """
+    norm2, with_past = known or (dot(mean, mean), dot(mean, trajectory.past))
     sigma2 = sigma * sigma
-    straightness = 2 * dot(mean, trajectory.past)
+    straightness = 2 * with_past
     omega2 = sigma2 + mu**2 * trajectory.omega2
     # Lambda_t is a norm: rounding may push the recursion a hair below zero where the momentum vanishes.
     lambda2 = norm2 + straightness + mu**2 * trajectory.lambda2

@@ -21,7 +21,7 @@ from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, measure
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
-from gyroscope.round import Players, play
+from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
 from gyroscope.workers import HonestWorkers
 
@@ -181,7 +181,7 @@ class Run:
             seed=config.seed,
         )
         self.step = 0
-        self.momentum = self.players.placement.init(self.parameters.expand(workers.count, -1))
+        self.table = Table(self.players)
         self.memory = Memory.begin(self.parameters)
         self.tables: dict[str, list[dict[str, Number]]] = {
             record.METRICS: [],
@@ -226,7 +226,7 @@ class Run:
 
     def play_round(self, directory: RunDirectory | None = None) -> dict[str, Number]:
         """Play, measure and record one round; returns its measures."""
-        played, self.momentum = play(self.players, self.momentum, self.step)
+        played = play(self.players, self.table, self.step)
         row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
         weight = played.aggregate.weight
         self.tables[record.METRICS].append(row)
@@ -284,7 +284,7 @@ class Run:
             "step": self.step,
             "parameters": self.parameters,
             "buffers": dict(self.model.named_buffers()),
-            "momentum": self.momentum,
+            "momentum": self.table.state,
             "start": self.memory.start,
             "previous": self.memory.previous,
             "past": self.memory.trajectory.past,
@@ -304,7 +304,7 @@ class Run:
             self.parameters.copy_(state["parameters"])
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(state["buffers"][name])
-        self.momentum = _to(state["momentum"], device)
+        self.table.state = _to(state["momentum"], device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

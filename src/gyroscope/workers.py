@@ -57,12 +57,10 @@ class HonestWorkers:
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
         self.gradients = choose(model, loss)
 
-    def sample(self, step: int) -> tuple[Tensor, Tensor]:
-        """(losses, rows): every worker's loss and clipped gradient at this step."""
+    def sample(self, step: int, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         inputs, targets = self._batches(step)
-        rows = torch.empty(
-            self.count, self.parameters.numel(), dtype=self.parameters.dtype, device=self.parameters.device
-        )
+        rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         losses = self.gradients(inputs, targets, (self.seed, step), rows)
         self._regularise(rows)
         self._clip(rows)

@@ -34,8 +34,7 @@ def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
 
 
 def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
-    mean = honest.mean(dim=0)
-    direction = KINDS[kind]().direction(honest, mean)
+    mean, direction = KINDS[kind]().aim(honest)
     return best_factor(honest, mean, direction, f, view(rule, f))
 
 

@@ -43,8 +43,18 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture(params=["openmp", "pool"])
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sources of threads: torch's OpenMP, and the pool that stands in for it."""
+    if request.param == "pool":
+        monkeypatch.setattr(threads, "_openmp", lambda: None)
+    elif threads._openmp() is None:
+        pytest.skip("torch has no OpenMP here that we could call")
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_the_number_of_threads_changes_no_bit(name: str, matrix: Tensor, two_threads: None) -> None:
+@pytest.mark.usefixtures("source", "two_threads")
+def test_the_number_of_threads_changes_no_bit(name: str, matrix: Tensor) -> None:
     many = FUNCTIONS[name](matrix)
     torch.set_num_threads(1)
     assert same(FUNCTIONS[name](matrix), many)
@@ -54,7 +64,8 @@ def test_one_thread_means_the_calling_thread(
     matrix: Tensor, monkeypatch: pytest.MonkeyPatch, two_threads: None
 ) -> None:
     torch.set_num_threads(1)
-    monkeypatch.setattr(threads, "_threads", lambda: pytest.fail("asked for a thread"))
+    for source in ("_openmp", "_threads"):
+        monkeypatch.setattr(threads, source, lambda: pytest.fail("asked for a thread"))
     for function in FUNCTIONS.values():
         function(matrix)
 
@@ -66,7 +77,8 @@ def test_pieces_cover_all_columns_once() -> None:
         assert all(end == begin and end % 128 == 0 for (_, end), (begin, _) in itertools.pairwise(parts))
 
 
-def test_an_error_in_a_piece_reaches_the_caller(two_threads: None) -> None:
+@pytest.mark.usefixtures("source", "two_threads")
+def test_an_error_in_a_piece_reaches_the_caller() -> None:
     def work(number: int) -> None:
         if number == 7:
             raise RuntimeError("seven")
@@ -75,7 +87,16 @@ def test_an_error_in_a_piece_reaches_the_caller(two_threads: None) -> None:
         threads.spread(work, 10)
 
 
-def test_called_from_several_threads_at_once(matrix: Tensor, two_threads: None) -> None:
+@pytest.mark.usefixtures("source", "two_threads")
+def test_each_piece_is_worked_on_once() -> None:
+    for _ in range(50):
+        done: list[int] = []
+        threads.spread(done.append, 40)
+        assert sorted(done) == list(range(40))
+
+
+@pytest.mark.usefixtures("source", "two_threads")
+def test_called_from_several_threads_at_once(matrix: Tensor) -> None:
     expected = {name: function(matrix) for name, function in FUNCTIONS.items()}
     with ThreadPoolExecutor(4) as pool:
         calls = [(name, pool.submit(FUNCTIONS[name], matrix)) for _ in range(8) for name in FUNCTIONS]
@@ -94,7 +115,8 @@ def _child(connection: Connection, values: NDArray[np.float32]) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_in_a_child_process(method: str, matrix: Tensor, two_threads: None) -> None:
+@pytest.mark.usefixtures("two_threads")
+def test_in_a_child_process(method: str, matrix: Tensor) -> None:
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip(f"this system cannot {method}")
     expected = _results(matrix.numpy())

@@ -45,6 +45,28 @@ def test_trimmed_mean(matrix: Tensor, part: float) -> None:
     assert same(kernels.trimmed_mean(matrix, trim), trimmed_mean(matrix, trim))
 
 
+@given(rows, st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=100)
+def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, seed: int) -> None:
+    n = len(matrix)
+    generator = torch.Generator().manual_seed(seed)
+    shares = torch.rand(size, n, generator=generator, dtype=torch.float64)
+    shares *= torch.rand(size, n, generator=generator) < 0.7
+    unused = torch.rand(n, generator=generator) < 0.3  # hold whatever they hold; of the others, only what is finite
+    shares[:, unused] = 0
+    used = ~unused.unsqueeze(1)
+    matrix = torch.where(used, matrix.nan_to_num(0.5, 0, 0).clamp(-10, 10), matrix)
+    count = 1 + int(part * (size - 1))
+    mixtures = shares @ torch.where(used, matrix, 0).double()
+    expected = plain(coordinatewise.mean_around_median, mixtures, count)
+    result = kernels.mean_around_median(matrix, count, shares)
+    # A rounding decides which of two values equally near the median is taken: then both are right.
+    other = plain(coordinatewise.mean_around_median, -mixtures, count).neg() if size % 2 else expected
+    tolerance = 1e-5 if matrix.dtype == torch.float32 else 1e-12
+    error = torch.minimum((result - expected).abs(), (result - other).abs())
+    assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=1)).all())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", LARGE)
 def test_many_rows(n: int, kind: str) -> None:

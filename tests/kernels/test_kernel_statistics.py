@@ -77,6 +77,26 @@ def test_inner_products_with_nan_and_infinity() -> None:
     assert got.dots[1, 2] == math.inf and got.dots[0].isnan().all()
 
 
+@given(rows, st.data())
+@settings(deadline=None, max_examples=80)
+def test_mean_of_chosen_rows(matrix: Tensor, data: st.DataObject) -> None:
+    numbers = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=1, unique=True))
+    kept = matrix[numbers].double()
+    got = kernels.mean_of(matrix, torch.tensor(numbers))
+    assert got.dtype == matrix.dtype
+    bad = ~kept.isfinite().all(dim=0)
+    assert not got[bad].isfinite().any()
+    good, sums = kept[:, ~bad], kept[:, ~bad].mean(dim=0)
+    scale = good.abs().amax(dim=0) if good.numel() else sums
+    assert bool(((got[~bad] - sums).abs() <= 1e-7 * sums.abs() + 1e-13 * scale + 1e-45).all())
+
+
+def test_chosen_rows_must_exist() -> None:
+    for numbers in ([], [3], [-1]):
+        with pytest.raises(ValueError, match="chosen"):
+            kernels.mean_of(torch.zeros(3, 4), numbers)
+
+
 def test_vectors_of_different_kinds_are_an_error() -> None:
     with pytest.raises(ValueError, match="one length"):
         kernels.gram([torch.zeros(3), torch.zeros(4)])

@@ -18,7 +18,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
     "--window-size=1280,900",
 )  # fmt: skip
-PATIENCE = 30.0
+PATIENCE = 20.0
 
 
 def _find(*names: str) -> str | None:
@@ -29,7 +29,7 @@ class Browser:
     """One page at a time, with its console and its requests."""
 
     def __init__(self, profile: Path) -> None:
-        selenium = pytest.importorskip("selenium", reason=f"the page is tested in a real browser: {INSTALL}")
+        pytest.importorskip("selenium", reason=f"the page is tested in a real browser: {INSTALL}")
         from selenium import webdriver
         from selenium.webdriver.chrome.service import Service
 
@@ -37,7 +37,6 @@ class Browser:
         if not program or not driver:
             missing = "chromium" if not program else "chromedriver"
             pytest.skip(f"there is no {missing} to open the HTML report with: {INSTALL}")
-        assert selenium
         options = webdriver.ChromeOptions()
         options.binary_location = program
         for flag in (*FLAGS, f"--user-data-dir={profile}", "about:blank"):
@@ -76,6 +75,12 @@ class Browser:
     def all(self, selector: str) -> list[Any]:
         return list(self.driver.find_elements("css selector", selector))
 
+    def click(self, what: Any) -> None:
+        """Click on an element or on what a selector finds, in the middle of the window, clear of the fixed bar."""
+        element = self.find(what) if isinstance(what, str) else what
+        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        element.click()
+
     def texts(self, selector: str) -> list[str]:
         """What a reader sees of all such elements."""
         return [element.text for element in self.all(selector) if element.is_displayed()]
@@ -93,7 +98,7 @@ class Browser:
     def chart(self, figure: str) -> Any:
         """Scroll to a figure and wait until its chart is drawn."""
         self.run("document.getElementById(arguments[0]).scrollIntoView({block: 'center'})", figure)
-        self.until("return !!document.querySelector('#' + arguments[0] + ' .chart .plot')", figure)
+        self.until("return !!document.querySelector('#' + arguments[0] + ' .chart .main-svg')", figure)
         return self.find(f"#{figure} .chart")
 
     def console(self) -> list[str]:

@@ -48,6 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs")
     planned = scheduler.plan(with_seeds(setups(), SEEDS), out)
     outcomes = scheduler.execute(planned, out, ["cpu", "cpu"])
+    failures = [outcome.log for outcome in outcomes if outcome.status == "failed"]
+    assert not failures, failures[0]
     assert {outcome.status for outcome in outcomes} == {"complete", "diverged"}
     return out
 
@@ -63,8 +65,8 @@ def verdicts() -> list[Claim]:
         Claim(
             id="drop-server",
             place="Section 5.2, Figure 2",
-            statement="With momentum at the server all three rules lose about 15 points under 'A little is enough' with "
-            "a quarter of the workers Byzantine.",
+            statement="With momentum at the server all three rules lose about 15 points under 'A little is enough' "
+            "with a quarter of the workers Byzantine.",
             quantity="drop of the maximum accuracy against the unattacked average, mean over the seeds",
             paper="about 15 points",
             threshold="between 8 and 25 points for each rule",

@@ -63,7 +63,7 @@ def x_range(chart, page: Browser) -> list[float]:
 
 def test_it_opens_from_disk_without_errors_or_network(page: Browser, report: Path):
     for kind in ("accuracy", "ratio", "straightness"):
-        page.find(f"#tab-{kind}").click()
+        page.click(f"#tab-{kind}")
         for figure in page.all(f"#kind-{kind} figure:has(.chart:not(.empty))"):
             page.chart(figure.get_attribute("id"))
     page.chart("heat-figure")
@@ -76,35 +76,32 @@ def test_the_header_says_what_this_is(page: Browser):
     facts = " ".join(page.find("#facts").text.split())
     assert "46 runs" in facts and "23 setups" in facts and "1–2 seeds" in facts and "digits task" in facts
     assert "✓ 1 claim holds" in facts and "✗ 1 claim does not hold" in facts and "– 1 claim not measured" in facts
-    page.find("#machine summary").click()
+    page.click("#machine summary")
     assert "torch" in page.find("#environment").text and "processor" in page.find("#environment").text
 
 
 def test_charts_are_drawn_when_they_come_near(page: Browser):
-    assert not page.all("#accuracy-3 .plot") and not page.all("#heat-map .plot")
+    assert not page.all("#accuracy-3 .main-svg") and not page.all("#heat-map .main-svg")
     page.chart("accuracy-3-0")
 
 
 def test_no_button_sends_data_to_anyone(page: Browser):
     chart = page.chart("accuracy-0-0")
-    titles = {b.get_attribute("data-title") for b in chart.find_elements("css selector", ".modebar-btn")}
-    assert titles == {"Download plot as SVG", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"} or not [
-        title for title in titles if "cloud" in str(title).lower() or "plotly" in str(title).lower()
-    ]
-    assert len(titles) == 6
+    names = [b.get_attribute("data-title") for b in chart.find_elements("css selector", ".modebar-btn")]
+    assert names == ["Download plot", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"]
 
 
 def test_claims_open_and_are_filtered(page: Browser):
     assert page.texts(".claims .verdict") == ["✓holds", "✗does not hold", "–not measured"]
     button = page.all("button.expand")[1]
     assert button.get_attribute("aria-expanded") == "false"
-    button.click()
+    page.click(button)
     details = page.find("#claim-1")
     assert details.is_displayed() and button.get_attribute("aria-expanded") == "true"
     assert "no setting worse by more than 1 point" in details.text and "Section 5.3" in details.text
-    page.find("[data-verdict='holds']:not(tr)").click()
+    page.click("[data-verdict='holds']:not(tr)")
     assert page.texts(".claims .verdict") == ["✓holds"] and not details.is_displayed()
-    page.find("[data-verdict='']").click()
+    page.click("[data-verdict='']")
     assert len(page.texts(".claims .verdict")) == 3
 
 
@@ -112,16 +109,16 @@ def test_the_table_is_sorted_by_its_headers(page: Browser):
     from selenium.webdriver.common.keys import Keys
 
     head = header(page, "drop")
-    head.find_element("css selector", "button").click()
+    page.click(head.find_element("css selector", "button"))
     drops = [float(text) for text in column(page, 9)]
     assert len(drops) == 23 and drops == sorted(drops) and head.get_attribute("aria-sort") == "ascending"
     head.find_element("css selector", "button").send_keys(Keys.ENTER)
     assert [float(text) for text in column(page, 9)] == sorted(drops, reverse=True)
     assert head.get_attribute("aria-sort") == "descending"
     rule = header(page, "rule")
-    rule.find_element("css selector", "button").click()
+    page.click(rule.find_element("css selector", "button"))
     assert column(page, 1) == sorted(column(page, 1)) and head.get_attribute("aria-sort") == "none"
-    header(page, "attack").find_element("css selector", "button").click()
+    page.click(header(page, "attack").find_element("css selector", "button"))
     assert column(page, 3)[-4:] == ["–"] * 4  # what is not there comes last
 
 
@@ -142,14 +139,14 @@ def test_the_legend_hides_a_curve_in_its_whole_block(page: Browser):
     charts = [page.chart(f"accuracy-0-{number}") for number in range(4)]
     page.run("document.getElementById('accuracy-0').scrollIntoView()")
     button = page.find("#accuracy-0 .legend [data-curve='krum']")
-    button.click()
+    page.click(button)
     assert button.get_attribute("aria-pressed") == "false"
     for chart in charts:
         assert visible(chart, page) == {
             "krum": [False, False], "median": [True, True], "bulyan": [True, True], "average, no attack": [True, True]
         }  # fmt: skip
         assert chart.find_elements("css selector", ".scatterlayer .trace")
-    button.click()
+    page.click(button)
     assert all(all(seen) for seen in visible(charts[0], page).values())
     actions(page).double_click(page.find("#accuracy-0 .legend [data-curve='median']")).perform()
     assert [label for label, seen in visible(charts[0], page).items() if all(seen)] == ["median"]
@@ -189,7 +186,7 @@ def test_pointing_shows_numbers_and_a_click_the_configuration(page: Browser):
 def test_a_row_shows_its_configuration_and_goes_to_its_chart(page: Browser):
     page.find("#filter").send_keys("empire bulyan workers")
     (row,) = (row for row in page.all(".accuracies tbody tr") if row.is_displayed())
-    row.find_element("css selector", "td:nth-child(3)").click()
+    page.click(row.find_element("css selector", "td:nth-child(3)"))
     panel = page.find("#panel")
     assert panel.is_displayed()
     shown = panel.find_element("css selector", "pre").text
@@ -199,7 +196,7 @@ def test_a_row_shows_its_configuration_and_goes_to_its_chart(page: Browser):
         "const r = document.getElementById('accuracy-1-1').getBoundingClientRect(); return r.top >= 0 && r.top < 300"
     )
     page.until(inside)
-    page.until("return !!document.querySelector('#accuracy-1-1 .plot')")
+    page.until("return !!document.querySelector('#accuracy-1-1 .main-svg')")
     panel.find_element("css selector", ".close").click()
     assert not panel.is_displayed()
 
@@ -220,7 +217,7 @@ def test_heat_maps_are_chosen_and_a_rule_without_shares_says_so(page: Browser):
 def test_tabs_move_with_the_arrow_keys(page: Browser):
     from selenium.webdriver.common.keys import Keys
 
-    page.find("#tab-accuracy").click()
+    page.click("#tab-accuracy")
     page.find("#tab-accuracy").send_keys(Keys.ARROW_RIGHT)
     assert page.find("#kind-ratio").is_displayed() and not page.find("#kind-accuracy").is_displayed()
     chart = page.chart("ratio-0-0")
@@ -247,7 +244,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, runs, verdicts, t
         browser.open(write_page(renamed, [claim], tmp_path / "report.html", title=NASTY), width)
         browser.chart("accuracy-0-0")
         browser.chart("heat-figure")
-        browser.find("#row-0").click()
+        browser.click("#row-0")
         assert browser.run("return [typeof window.broken, document.images.length]") == ["undefined", 0]
         assert browser.find("h1").text == browser.find(".claims .expand").text == NASTY
         assert NASTY in browser.find("#panel h3").text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy
@@ -48,8 +49,9 @@ def history(request: pytest.FixtureRequest) -> tuple[gy.Config, list[dict[str, o
     run = Run(config, task)
     rounds, parameters = [], [run.parameters.double().numpy().copy()]
     for step in range(STEPS):
-        played, run.momentum = play(run.players, run.momentum, step)
-        rounds.append(played)
+        played = play(run.players, run.table, step)
+        copies = {name: getattr(played, name).clone() for name in ("sampled", "sent", "attack")}
+        rounds.append(dataclasses.replace(played, **copies))  # the round's own memory is used again
         parameters.append(run.parameters.double().numpy().copy())
     return config, table, rounds, parameters  # type: ignore[return-value]
 
@@ -195,7 +197,7 @@ def test_the_memory_of_the_recursions_does_not_grow() -> None:
     run = Run(gy.Config(workers=5, batch=3, steps=9).resolve(task), task)
     sizes = []
     for step in range(9):
-        played, run.momentum = play(run.players, run.momentum, step)
+        played = play(run.players, run.table, step)
         _, run.memory = measures.measure(played, run.parameters, run.memory, 0.9, None)
         kept = [run.memory.start, run.memory.trajectory.past, *run.memory.previous.values()]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in kept))

@@ -35,12 +35,11 @@ class Directed(Attack):
             raise ConfigError(f"the factor of {self.name!r} must be a finite number or 'auto', got {self.factor!r}")
 
     @abstractmethod
-    def direction(self, honest: Tensor, mean: Tensor) -> Tensor:
-        """The attack vector a_t, of shape (d,)."""
+    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean of the honest rows, attack vector a_t), both of shape (d,)."""
 
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        mean = honest.mean(dim=0)
-        direction = self.direction(honest, mean)
+        mean, direction = self.aim(honest)
         factor = best_factor(honest, mean, direction, f, view) if self.factor == "auto" else self.factor
         return repeat(torch.add(mean, direction, alpha=factor), f)
 

@@ -24,5 +24,6 @@ class Empire(Directed):
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"
     paper = "Xie et al. 2019"
 
-    def direction(self, honest: Tensor, mean: Tensor) -> Tensor:
-        return -mean
+    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
+        mean = honest.mean(dim=0)
+        return mean, -mean

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope import statistics
 from gyroscope.attacks.directed import Directed
 
 
@@ -27,11 +28,9 @@ class Little(Directed):
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
 
-    def direction(self, honest: Tensor, mean: Tensor) -> Tensor:
-        h = honest.shape[0]
-        if h == 1:
-            return torch.zeros_like(mean)
-        # In float64, because squares of float32 values overflow above 1e19 and vanish below 1e-19. By hand in two
-        # passes: torch.var(dim=0) is ten times slower on a CPU.
-        centred = honest.to(torch.float64) - mean
-        return centred.square_().sum(dim=0).div_(h - 1).sqrt_().neg_().to(honest.dtype)
+    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
+        if len(honest) == 1:
+            return honest[0].clone(), torch.zeros_like(honest[0])
+        found = statistics.moments(honest, std=True)
+        assert found.std is not None
+        return found.mean, found.std.neg_()

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, median, trimmed_mean
-from gyroscope.kernels.distance import distances
-from gyroscope.kernels.statistics import Moments, Products, column_moments, gram
+from gyroscope.kernels.distance import distances, squared_distances
+from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of
 
 __all__ = [
     "Moments",
@@ -29,7 +29,9 @@ __all__ = [
     "distances",
     "gram",
     "mean_around_median",
+    "mean_of",
     "median",
+    "squared_distances",
     "trimmed_mean",
     "usable",
     "warm_up",
@@ -56,6 +58,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
     column_moments(rows, std=True)
     gram([rows[0], rows[1]])
+    mean_of(rows, [0])
 
 
 @functools.cache

@@ -24,7 +24,12 @@ Parts = list[tuple[int, int]]
 
 
 def distances(rows: Tensor, copies: int = 0) -> Tensor:
-    """The (n, n) table of Euclidean distances, in float64.
+    """The (n, n) table of Euclidean distances: see `squared_distances`."""
+    return squared_distances(rows, copies).sqrt_()
+
+
+def squared_distances(rows: Tensor, copies: int = 0) -> Tensor:
+    """The (n, n) table of squared Euclidean distances, in float64.
 
     Differences are taken before squaring, so near-identical rows with a large common offset keep their distance. A
     NaN or an infinity anywhere in a row puts that row infinitely far from every other. The diagonal is zero. The
@@ -33,7 +38,7 @@ def distances(rows: Tensor, copies: int = 0) -> Tensor:
     n = rows.shape[0]
     distinct = n - max(0, copies - 1)
     parts = threads.pieces(n, rows.shape[1], _WIDTH, most=32)
-    table = np.sqrt(_squares(rows[:distinct], parts))
+    table = _squares(rows[:distinct], parts)
     if distinct < n:
         index = np.minimum(np.arange(n), distinct - 1)
         table = table[np.ix_(index, index)]
@@ -74,7 +79,7 @@ def _repair(table: Table, rows: Tensor, parts: Parts) -> None:
     first = np.arange(n)
     for j in range(1, n):
         i = int(np.argmin(table[:j, j]))
-        if table[i, j] == 0 and torch.equal(rows[first[i]], rows[j]):
+        if table[i, j] == 0 and np.array_equal(memory.flat(rows[first[i]]), memory.flat(rows[j])):
             first[j] = first[i]
     again = np.triu((large & ~lost & ~lost[:, None]) | small)
     pairs = sorted({(*sorted((int(first[i]), int(first[j]))),) for i, j in zip(*again.nonzero(), strict=True)})
@@ -101,7 +106,7 @@ def _gather(kernel: Callable[..., None], rows: Tensor, parts: Parts, which: Any,
 
 
 def _is_finite(row: Tensor) -> bool:
-    return bool(torch.isfinite(row).all())
+    return bool(np.isfinite(memory.flat(row)).all())  # numpy: torch's threads do not survive a fork, the kernels do
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -98,7 +99,7 @@ def _leaves(n: int, least: int) -> tuple[list[Comparator], list[list[int]]]:
     """n wires in runs of nearly the same length: the fewest, but `least` of them where n allows."""
     count = max(-(-n // LEAF), min(n, least))
     bounds = [n * i // count for i in range(count + 1)]
-    spans = list(zip(bounds[:-1], bounds[1:], strict=True))
+    spans = list(itertools.pairwise(bounds))
     return [(start, end - start) for start, end in spans], [list(range(start, end)) for start, end in spans]
 
 

@@ -53,6 +53,25 @@ def column_moments(rows: Tensor, std: bool = False) -> Moments:
     return Moments(means, deviations if std else None, squares, float(np.sqrt(norm2)), largest)
 
 
+def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
+    """The mean of the rows with the chosen numbers. The others are not looked at, so they may hold anything."""
+    from gyroscope.kernels.compiled import lanes, moments
+
+    n, d = rows.shape
+    numbers = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
+    if numbers.size == 0 or numbers.min() < 0 or numbers.max() >= n:
+        raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {numbers.tolist()}")
+    parts = threads.pieces(numbers.size, d, lanes.WIDE)
+    out = torch.empty(d, dtype=rows.dtype)
+    matrix, stride, target = memory.flat(rows), rows.stride(0), out.numpy()
+
+    def work(number: int) -> None:
+        moments.mean_of(matrix, numbers, n, stride, *parts[number], target)
+
+    threads.spread(work, len(parts))
+    return out
+
+
 def gram(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
     """Inner products of k vectors of one length and type, and their norms and largest magnitudes.
 

@@ -1,17 +1,24 @@
 """Spread pieces of work over as many threads as torch uses.
 
-The kernels hold no interpreter lock, so plain Python threads do. (numba's own threading layers are either not safe to
-call from several threads at once, or a second OpenMP beside torch's, or do not survive a fork.) Which pieces there
-are must not depend on the number of threads: then no result does either.
+The kernels hold no interpreter lock, so any threads that call them do. The best ones are torch's own: they are awake
+just after a torch operation, sit on cores of their own, and one set of threads cannot crowd out the other. So we
+call the OpenMP library that torch itself uses. Where there is none, and in a forked child, which has lost its
+parent's threads (and OpenMP does not notice), a pool of Python threads takes their place.
+
+Which pieces there are must not depend on the number of threads: then no result does either.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import itertools
 import os
+import pathlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import torch
 
@@ -20,10 +27,11 @@ _PIECE = 1 << 17
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
+_forked = False
 
 
 def pieces(n: int, d: int, multiple: int, most: int = 256) -> list[tuple[int, int]]:
-    """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide. They depend on the shape only."""
+    """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide; the shape alone decides."""
     count = max(1, min(most, n * d // _PIECE))
     width = -(-d // (count * multiple)) * multiple
     return [(start, min(start + width, d)) for start in range(0, d, width)]
@@ -31,40 +39,78 @@ def pieces(n: int, d: int, multiple: int, most: int = 256) -> list[tuple[int, in
 
 def spread(work: Callable[[int], object], count: int) -> None:
     """Call work(0), ..., work(count - 1), on the calling thread and on others beside it."""
-    numbers = itertools.count()  # its next() is atomic
+    threads = min(torch.get_num_threads(), count)
+    if threads == 1:
+        for number in range(count):
+            work(number)
+        return
+    numbers = itertools.count()  # its next() is atomic, so each thread takes the next piece when it is done with one
+    failures: list[BaseException] = []
 
     def share() -> None:
-        while (number := next(numbers)) < count:
-            work(number)
+        try:
+            while not failures and (number := next(numbers)) < count:
+                work(number)
+        except BaseException as failure:  # raised again in the calling thread
+            failures.append(failure)
 
+    parallel = _openmp()
+    if parallel is not None and not _forked:
+        parallel(share, threads)
+    else:
+        _by_pool(share, threads)
+    if failures:
+        raise failures[0]
+
+
+@functools.cache
+def _openmp() -> Callable[[Callable[[], None], int], None] | None:
+    """A function that calls another in each thread of torch's OpenMP team."""
+    libraries = pathlib.Path(torch.__file__).parent / "lib"
+    for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
+        try:
+            # What torch links to is found through it. All OpenMP libraries but Microsoft's have this GNU entry.
+            entry: Any = ctypes.CDLL(str(libraries / name)).GOMP_parallel
+        except (OSError, AttributeError):
+            continue
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        entry.argtypes = [kind, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+        entry.restype = None
+
+        def parallel(share: Callable[[], None], threads: int, entry: Any = entry, kind: Any = kind) -> None:
+            entry(kind(lambda _: share()), None, threads, 0)
+
+        return parallel
+    return None
+
+
+def _by_pool(share: Callable[[], None], threads: int) -> None:
     others: list[Future[None]] = []
-    for _ in range(min(torch.get_num_threads(), count, os.cpu_count() or 1) - 1):
+    for _ in range(threads - 1):
         try:
             others.append(_threads().submit(share))
         except RuntimeError:  # the interpreter is shutting down: this thread does all the work
             break
-    try:
-        share()
-    finally:
+    share()
+    for other in others:
         # What has not begun by now, because others use the threads, has nothing left to do.
-        for other in others:
-            if not other.cancel():
-                other.result()
+        if not other.cancel():
+            other.result()
 
 
 def _threads() -> ThreadPoolExecutor:
     global _pool
     with _lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 1), thread_name_prefix="gyroscope-kernel")
+            _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gyroscope-kernel")
         return _pool
 
 
-def _forget() -> None:
-    """A forked child has none of its parent's threads, and a lock may have been held by one of them."""
-    global _pool, _lock
-    _pool, _lock = None, threading.Lock()
+def _after_fork() -> None:
+    """The child has none of its parent's threads, and one of them may have held the lock."""
+    global _pool, _lock, _forked
+    _pool, _lock, _forked = None, threading.Lock(), True
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gyroscope import kernels
+
 
 def median(rows: Tensor, even: str = "lower") -> Tensor:
     """The median of each column: for an even number of rows the lower middle, or the mean of both middles."""
-    n = rows.shape[0]
-    low = _kth(rows, (n - 1) // 2)
-    if even == "lower" or n % 2 == 1:
-        return low
-    return low.mul_(0.5).add_(_kth(rows, n // 2), alpha=0.5)  # halves first: the sum of two large values overflows
+    return kernels.median(rows, even) if kernels.usable(rows) else plain_median(rows, even)
 
 
 def mean_around_median(rows: Tensor, count: int) -> Tensor:
@@ -23,6 +21,22 @@ def mean_around_median(rows: Tensor, count: int) -> Tensor:
 
     In sorted order these are a window around the middle. Of two values equally near, the smaller belongs to it.
     """
+    if kernels.usable(rows):
+        return kernels.median(rows) if count == 1 else kernels.mean_around_median(rows, count)
+    return plain_mean_around_median(rows, count)
+
+
+def plain_median(rows: Tensor, even: str = "lower") -> Tensor:
+    """The reference, and the path of other devices."""
+    n = rows.shape[0]
+    low = _kth(rows, (n - 1) // 2)
+    if even == "lower" or n % 2 == 1:
+        return low
+    return low.mul_(0.5).add_(_kth(rows, n // 2), alpha=0.5)  # halves first: the sum of two large values overflows
+
+
+def plain_mean_around_median(rows: Tensor, count: int) -> Tensor:
+    """The reference, and the path of other devices."""
     n = rows.shape[0]
     ordered = rows.sort(dim=0).values
     middle = ordered[(n - 1) // 2]

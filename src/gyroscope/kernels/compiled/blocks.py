@@ -11,7 +11,7 @@ from gyroscope.kernels.compiled.build import helper
 
 @helper
 def padded(rows: Any, n: int, stride: int, start: int, end: int, width: int) -> Any:
-    """The columns start, ..., end - 1 of rows[row * stride + column] as a block `width` columns wide, with zeros beyond.
+    """The columns start, ..., end - 1 of rows[row * stride + column] in a block `width` columns wide; beyond, zeros.
 
     A caller reads from this block or from the matrix in one and the same statement: numba compiles a call anew for
     each constant that it sees among the arguments.

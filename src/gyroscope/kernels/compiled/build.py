@@ -1,15 +1,23 @@
-"""How the kernels are compiled and kept: numba, without the interpreter's lock, on disk where there is a place for it."""
+"""How the kernels are compiled and kept: by numba, without the interpreter's lock, on disk where possible."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import pathlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
+# numba's own types are partial and change with its version: for the type checker it is untyped.
+numba: Any = importlib.import_module("numba")
+extending: Any = importlib.import_module("numba.extending")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """A function that generates the code of its call. In compiled code it is called without the first argument."""
+    return extending.intrinsic(function)
 
 
 def helper(function: Function) -> Function:

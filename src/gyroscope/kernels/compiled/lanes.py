@@ -6,19 +6,20 @@ one register on AVX and a pair on SSE or NEON. Arrays are flat (1-d, contiguous)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, models, register_model
-from numba.np.arrayobj import make_array
+from gyroscope.kernels.compiled.build import extending, intrinsic, numba
+
+ir: Any = importlib.import_module("llvmlite.ir")
+cgutils: Any = importlib.import_module("numba.core.cgutils")
+make_array: Any = importlib.import_module("numba.np.arrayobj").make_array
+types: Any = numba.types
 
 BYTES = 32
 
 
-class Lanes(types.Type):
+class Lanes(types.Type):  # type: ignore[misc]
     """`count` numbers of one float type."""
 
     def __init__(self, dtype: Any, count: int) -> None:
@@ -27,10 +28,12 @@ class Lanes(types.Type):
         super().__init__(name=f"Lanes({dtype}, {count})")
 
 
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
+class _LanesModel(extending.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Lanes) -> None:
         super().__init__(manager, kind, ir.VectorType(_element(kind.dtype), kind.count))
+
+
+extending.register_model(Lanes)(_LanesModel)
 
 
 def _element(dtype: Any) -> Any:
@@ -101,7 +104,7 @@ def load(typing: Any, array: Any, index: Any) -> Any:
     kind = lanes_of(array)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = place(context, builder, array, *args, kind)
+        where = place(context, builder, array, args[0], args[1], kind)
         return builder.load(where, align=kind.dtype.bitwidth // 8)
 
     return kind(array, types.intp), generate
@@ -151,7 +154,7 @@ def load_wide(typing: Any, array: Any, index: Any) -> Any:
     kind, own = Lanes(types.float64, WIDE), Lanes(array.dtype, WIDE)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = builder.load(place(context, builder, array, *args, own), align=own.dtype.bitwidth // 8)
+        value = builder.load(place(context, builder, array, args[0], args[1], own), align=own.dtype.bitwidth // 8)
         return value if own.dtype == types.float64 else builder.fpext(value, context.get_value_type(kind))
 
     return kind(array, types.intp), generate
@@ -179,7 +182,7 @@ def narrow(typing: Any, array: Any, value: Any) -> Any:
     return own(array, value), generate
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Any:
     @intrinsic
     def apply(typing: Any, value: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -187,7 +190,7 @@ def _function(name: str) -> Callable[..., Any]:
 
         return value(value), generate
 
-    return apply  # type: ignore[no-any-return]
+    return apply
 
 
 root = _function("sqrt")
@@ -214,7 +217,7 @@ def pointer(typing: Any, address: Any) -> Any:
     return types.voidptr(types.intp), generate
 
 
-def _binary(operation: str) -> Callable[..., Any]:
+def _binary(operation: str) -> Any:
     @intrinsic
     def apply(typing: Any, left: Any, right: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -222,7 +225,7 @@ def _binary(operation: str) -> Callable[..., Any]:
 
         return left(left, right), generate
 
-    return apply  # type: ignore[no-any-return]
+    return apply
 
 
 add = _binary("fadd")
@@ -240,7 +243,7 @@ def if_less(typing: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
     return then(a, b, then, otherwise), generate
 
 
-def _extreme_of(name: str) -> Callable[..., Any]:
+def _extreme_of(name: str) -> Any:
     @intrinsic
     def apply(typing: Any, left: Any, right: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -248,7 +251,7 @@ def _extreme_of(name: str) -> Callable[..., Any]:
 
         return left(left, right), generate
 
-    return apply  # type: ignore[no-any-return]
+    return apply
 
 
 smaller = _extreme_of("minnum")

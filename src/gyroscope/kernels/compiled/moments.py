@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from gyroscope.kernels.compiled.blocks import padded
-from gyroscope.kernels.compiled.build import helper, kernel
+from gyroscope.kernels.compiled.build import helper, kernel, numba
 from gyroscope.kernels.compiled.lanes import (
     WIDE,
     add,
@@ -70,6 +69,24 @@ def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std
                 if std.size:
                     std[start + column] = rest_std[column]
     numbers[0], numbers[1], numbers[2] = _total(squares), _total(norm), _most(largest)
+
+
+@kernel
+def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: int, out: Any) -> None:
+    """The mean of the chosen among `height` rows, in columns begin, ..., end - 1 of rows[row * stride + column]."""
+    rest = np.empty(WIDE, rows.dtype)
+    for start in range(begin, end, WIDE):
+        source, at, step, target, to = rows, start, stride, out, start
+        if start + WIDE > end:
+            source, at, step, target, to = padded(rows, height, stride, start, end, WIDE), 0, WIDE, rest, 0
+        total = load_wide(source, at + chosen[0] * step)
+        for index in range(1, chosen.size):
+            prefetch(source, at + chosen[index] * step + _AHEAD)
+            total = add(total, load_wide(source, at + chosen[index] * step))
+        store(target, to, narrow(rows, divide(total, fill_wide(chosen.size))))
+        if start + WIDE > end:
+            for column in range(end - start):
+                out[start + column] = rest[column]
 
 
 @kernel

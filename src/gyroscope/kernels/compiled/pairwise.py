@@ -1,7 +1,8 @@
 """Sums of squared differences between all pairs of rows, compiled.
 
 A block of columns of all rows stays in the cache while the tiles of pairs go over it. Within a block (WIDTH columns,
-so 32 per lane) float32 squares gather in float32, which costs at most 1e-6 of their sum's root; blocks gather in float64.
+so 32 per lane) float32 squares gather in float32, which costs at most 1e-6 of the root of their sum; blocks gather in
+float64.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.kernels.compiled.build import helper, kernel
 from gyroscope.kernels.compiled.blocks import padded
+from gyroscope.kernels.compiled.build import helper, kernel
 from gyroscope.kernels.compiled.lanes import prefetch
 from gyroscope.kernels.compiled.unrolled import TILES, add_squares
 
@@ -36,7 +37,7 @@ def tiles(n: int) -> Any:
 
 @kernel
 def squares(rows: Any, n: int, stride: int, begin: int, end: int, tiles: Any, table: Any) -> None:
-    """Write to table[i * n + j], i < j, the sum of squares in columns begin, ..., end - 1 of rows[row * stride + column]."""
+    """Sums of squares over columns begin, ..., end - 1 of rows[row * stride + column], to table[i * n + j], i < j."""
     sums = np.zeros(tiles.shape[0] * _PAIRS * _LANES)
     for start in range(begin, end, WIDTH):
         source, at, step = rows, start, stride

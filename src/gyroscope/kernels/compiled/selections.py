@@ -12,7 +12,20 @@ import numpy as np
 
 from gyroscope.kernels.compiled.blocks import padded
 from gyroscope.kernels.compiled.build import helper, kernel
-from gyroscope.kernels.compiled.lanes import add, count, divide, fill, if_less, larger, load, smaller, store, subtract
+from gyroscope.kernels.compiled.lanes import (
+    add,
+    add_product,
+    count,
+    divide,
+    fill,
+    if_less,
+    larger,
+    load,
+    prefetch,
+    smaller,
+    store,
+    subtract,
+)
 from gyroscope.kernels.compiled.unrolled import sort_run
 
 SELECT, MEAN, NEAREST = 0, 1, 2
@@ -37,14 +50,23 @@ def columns(
     ranks: Any,
     first: int,
     last: int,
+    shares: Any,
+    share_rows: Any,
+    share_bounds: Any,
     out: Any,
 ) -> None:
     """Columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 
     `out` has one value per column, or for SELECT one row of values per rank, one row after the other. One kernel for
     all kinds of finish, because the network is what takes long to compile.
+
+    Where there are mixtures, the network's n inputs are not the rows but these, made block by block: number i
+    is the sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1.
     """
     d = out.size // max(1, ranks.size)
+    mixed = share_bounds.size > 1
+    height, n = n, share_bounds.size - 1 if mixed else n
+    mixtures = np.empty(n * width if mixed else 0, rows.dtype)
     scratch = np.empty(n * width, rows.dtype)
     column = np.empty(n, rows.dtype)
     result = np.empty(width, rows.dtype)
@@ -52,7 +74,10 @@ def columns(
         filled = min(width, end - start)
         source, at, step = rows, start, stride
         if filled < width:
-            source, at, step = padded(rows, n, stride, start, end, width), 0, width
+            source, at, step = padded(rows, height, stride, start, end, width), 0, width
+        if mixed:
+            _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
+            source, at, step = mixtures, 0, width
         _network(source, at, step, scratch, width, leaves, comparators)
         for value in range(max(1, ranks.size)):
             if finish == SELECT:
@@ -71,7 +96,7 @@ def columns(
             for place in range(filled):
                 if np.isfinite(result[place]):
                     continue
-                nans = _nans(rows, n, stride, start + place)
+                nans = _nans(source, n, step, at + place)
                 if finish == SELECT:
                     if ranks[value] >= n - nans:
                         target[place] = np.nan
@@ -87,7 +112,7 @@ def columns(
 
 @helper
 def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, comparators: Any) -> None:
-    """Send a block of columns, source[at + row * stride + column], through a network: scratch[wire * width + column]."""
+    """Send a block of source[at + row * stride + column] through a network, to scratch[wire * width + column]."""
     for leaf in range(leaves.shape[0]):
         wire, size = leaves[leaf, 0], leaves[leaf, 1]
         for column in range(0, width, count(source)):
@@ -98,6 +123,30 @@ def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves
             a, b = load(scratch, low + column), load(scratch, high + column)
             store(scratch, low + column, smaller(a, b))
             store(scratch, high + column, larger(a, b))
+
+
+@helper
+def _mix(
+    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, share_bounds: Any
+) -> None:
+    step = count(source)
+    for mixture in range(share_bounds.size - 1):
+        to = mixture * width
+        for column in range(0, width, 4 * step):  # four sums at once, so that none waits for its last addition
+            a = b = c = d = fill(source, 0.0)
+            for k in range(share_bounds[mixture], share_bounds[mixture + 1]):
+                share, place = fill(source, shares[k]), at + share_rows[k] * stride + column
+                if mixture == 0:  # which usually has all the rows that the others have: ask for the next block
+                    prefetch(source, place + width)
+                    prefetch(source, place + width + 2 * step)
+                a = add_product(share, load(source, place), a)
+                b = add_product(share, load(source, place + step), b)
+                c = add_product(share, load(source, place + 2 * step), c)
+                d = add_product(share, load(source, place + 3 * step), d)
+            store(mixtures, to + column, a)
+            store(mixtures, to + column + step, b)
+            store(mixtures, to + column + 2 * step, c)
+            store(mixtures, to + column + 3 * step, d)
 
 
 @helper

@@ -7,12 +7,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
 from gyroscope.kernels import networks
-from gyroscope.kernels.compiled.lanes import Lanes, ask_for, call, constant, extreme, lanes_of, place
+from gyroscope.kernels.compiled.build import intrinsic
+from gyroscope.kernels.compiled.lanes import Lanes, ask_for, call, constant, extreme, ir, lanes_of, place, types
 
 TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference are 16 registers."""

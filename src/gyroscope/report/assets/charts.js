@@ -133,7 +133,7 @@ function chartDrawing(kind, chart, hidden) {
     if (kind === "ratio") Object.assign(yaxis, { type: "log", tickformat: "~g", dtick: 1 });
     if (kind === "straightness") Object.assign(yaxis, { zeroline: true, zerolinecolor: theme().line, title: { text: "s<sub>t</sub>" } });
     const last = Math.max(1, ...chart.curves.flatMap(({ setup }) => data.setups[setup][kind].x.slice(-1)));
-    const layout = frame({ xaxis: { title: { text: "step", standoff: 4 }, range: [0, 1.01 * last] }, yaxis });
+    const layout = frame({ xaxis: { title: { text: "step", standoff: 4 }, range: [0, 1.01 * last], unifiedhovertitle: { text: "step %{x}" } }, yaxis });
     return { traces, layout, clicked: (event) => showConfiguration(event.points[0].data.meta.setup) };
   };
 }

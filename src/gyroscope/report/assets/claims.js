@@ -36,6 +36,7 @@ function claimRows(claim, index) {
 function showClaims() {
   const body = byId("claims-body");
   if (!data.claims.length) {
+    byId("lead-claims").hidden = true;
     body.append(el("p", { class: "notice" }, "No claims were checked on these runs."));
     return;
   }

@@ -1,0 +1,118 @@
+"""How long the kernels take, as ratios to torch's own operations.
+
+    python benchmarks/kernels.py [--repeats 15] [--growth]
+
+Each kernel and its yardstick run in turn, many times, in one process; a ratio is that of the least times and (in
+brackets) of the medians. Only ratios mean something on a machine that others use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+
+from gyroscope import kernels
+
+SMALL, LARGE = (51, 79_510), (25, 1_310_922)
+Timed = Callable[[], object]
+
+
+def interleaved(functions: Mapping[str, Timed], repeats: int) -> dict[str, list[float]]:
+    """Seconds of each run of each function, in turn."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats + 1):
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - begin)
+    return {name: values[1:] for name, values in times.items()}  # the first run warms caches and threads up
+
+
+def compare(kernel: tuple[str, Timed], yardstick: tuple[str, Timed], target: str, repeats: int) -> None:
+    times = interleaved({kernel[0]: kernel[1], yardstick[0]: yardstick[1]}, repeats)
+    ours, theirs = times[kernel[0]], times[yardstick[0]]
+    least, middle = min(ours) / min(theirs), statistics.median(ours) / statistics.median(theirs)
+    print(
+        f"{kernel[0]:28} {min(ours) * 1e3:8.2f} ms   {yardstick[0]:22} {min(theirs) * 1e3:8.2f} ms"
+        f"   {least:6.3f} ({middle:6.3f})   {target}"
+    )
+
+
+def table(shape: tuple[int, int], repeats: int) -> None:
+    rows = torch.randn(shape)
+    n = shape[0]
+    few = max(3, repeats // 5)  # torch's median is slow
+
+    def mean() -> object:
+        return rows.mean(dim=0)
+
+    def gram() -> object:
+        return rows @ rows.T
+
+    def deviation() -> object:
+        return torch.linalg.vector_norm(rows - rows.mean(dim=0), dtype=torch.float64)
+
+    print(f"\n{shape}, {torch.get_num_threads()} thread(s)")
+    compare(("median", lambda: kernels.median(rows)), ("mean", mean), "at most 2.5" if shape == LARGE else "", repeats)
+    slow = ("torch.median", lambda: rows.median(dim=0))
+    compare(("median", lambda: kernels.median(rows)), slow, "at most 0.067" if shape == SMALL else "", few)
+    compare(("trimmed mean", lambda: kernels.trimmed_mean(rows, n // 4)), ("mean", mean), "", repeats)
+    compare(("mean around median", lambda: kernels.mean_around_median(rows, n // 2)), ("mean", mean), "", repeats)
+    # Bulyan's middle step: as many mixtures of the best rows as there are selections.
+    f = (n - 3) // 4
+    size = n - 2 * f - 2
+    shares = torch.stack([(torch.arange(n) >= i) & (torch.arange(n) < n - f - 2) for i in range(size)]).double()
+    shares /= shares.sum(dim=1, keepdim=True)
+    bulyan = ("mean around median, mixed", lambda: kernels.mean_around_median(rows, size - 2 * f, shares))
+    compare(bulyan, ("mean", mean), "", repeats)
+    chosen = list(range(n - f - 2))
+    plain = ("index_select and mean", lambda: rows.index_select(0, torch.tensor(chosen)).mean(dim=0))
+    compare(("mean of chosen rows", lambda: kernels.mean_of(rows, chosen)), plain, "", repeats)
+    compare(("distances", lambda: kernels.distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats)
+    compare(("moments", lambda: kernels.column_moments(rows)), ("mean", mean), "", repeats)
+    compare(("moments", lambda: kernels.column_moments(rows)), ("mean and deviation", deviation), "", few)
+    compare(("moments with std", lambda: kernels.column_moments(rows, std=True)), ("mean", mean), "", repeats)
+    compare(("9 vectors, 36 products", lambda: kernels.gram(list(rows[:9]))), ("mean", mean), "", repeats)
+
+
+def growth(repeats: int) -> None:
+    """Nanoseconds per column of 100,000, which should grow no faster than n log^2 n and n^2."""
+    print(f"\ngrowth in n, {torch.get_num_threads()} thread(s): nanoseconds per column")
+    print("   n    median   / n log2^2 n   distances   / n^2")
+    for n in (7, 15, 25, 31, 33, 51, 65, 101, 151, 255):
+        rows = torch.randn(n, 100_000)
+        functions = {
+            "median": functools.partial(kernels.median, rows),
+            "all": functools.partial(kernels.distances, rows),
+        }
+        times = {name: min(values) * 1e4 for name, values in interleaved(functions, repeats).items()}
+        logarithmic = times["median"] / n / math.log2(n) ** 2
+        print(f"{n:4} {times['median']:9.2f} {logarithmic:14.4f} {times['all']:11.2f} {times['all'] / n**2:7.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--growth", action="store_true", help="the growth in n instead of the table")
+    options = parser.parse_args()
+    begin = time.perf_counter()
+    kernels.warm_up()
+    print(f"all kernels compiled or loaded in {time.perf_counter() - begin:.2f} s")
+    most = torch.get_num_threads()
+    for count in sorted({1, most}):
+        torch.set_num_threads(count)
+        if options.growth:
+            growth(options.repeats)
+        else:
+            for shape in (SMALL, LARGE):
+                table(shape, options.repeats)
+
+
+if __name__ == "__main__":
+    main()
