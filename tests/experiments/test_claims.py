@@ -1,0 +1,115 @@
+"""The paper's claims against made-up results: every one can be judged, and each goes the way the numbers say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+
+from gyroscope import Config
+from gyroscope.experiments import grid
+from gyroscope.experiments.claims import CLAIMS, FAILS, HOLDS, UNMEASURED, Verdict, base, judge
+from gyroscope.experiments.results import RunResult
+
+Accuracy = Callable[[Config], float]
+
+
+def made_up(config: Config, accuracy: float, ratio: float = 5.0) -> RunResult:
+    """A run that climbs to an accuracy, with a constant ratio and a straightness that grows and then oscillates."""
+    config = config.resolve()
+    steps = config.steps or 0
+    at = numpy.arange(0, steps + 1, 5)
+    run = RunResult(Path("nowhere"), config, "complete", steps)
+    evaluations = pandas.DataFrame({"step": at, "accuracy": numpy.minimum(accuracy, 0.1 + at / 100)})
+    t = numpy.arange(steps)
+    metrics = pandas.DataFrame(
+        {
+            "step": t,
+            "ratio_sent": numpy.full(steps, ratio),
+            "condition_holds": numpy.zeros(steps, dtype=bool),
+            "straightness": numpy.where(t < 12, t / 10, numpy.cos(t)),
+        }
+    )
+    run.__dict__.update(evaluations=evaluations, metrics=metrics)  # where cached_property keeps them
+    return run
+
+
+def whole_paper(accuracy: Accuracy, ratio: Accuracy = lambda config: 5.0) -> list[RunResult]:
+    setups = grid.paper("mnist", rescore=True) + grid.paper("cifar10", steps=200, rescore=True)
+    runs = grid.with_seeds(setups, [1, 2])
+    return [made_up(run.config, accuracy(run.config), ratio(run.config)) for run in runs]
+
+
+def by_id(verdicts: list[Verdict]) -> dict[str, Verdict]:
+    return {verdict.id: verdict for verdict in verdicts}
+
+
+def test_without_runs_nothing_is_measured() -> None:
+    verdicts = judge(CLAIMS, [])
+    assert {verdict.verdict for verdict in verdicts} == {UNMEASURED}
+    assert all("needs the runs of" in verdict.note for verdict in verdicts)
+
+
+def test_with_the_whole_grid_every_claim_is_judged() -> None:
+    verdicts = judge(CLAIMS, whole_paper(lambda config: 0.9))
+    assert [verdict.id for verdict in verdicts if verdict.verdict == UNMEASURED] == []
+    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 42
+
+
+def test_the_claims_follow_the_numbers() -> None:
+    def as_published(config: Config) -> float:
+        if config.attack == "none":
+            return 0.97
+        if config.rule.startswith("bulyan") and config.momentum == "workers":
+            return 0.96
+        if config.attack == "empire" and config.rule == "krum" and config.byzantine in (24, 11):
+            return 0.10 if config.momentum == "server" else 0.50
+        return 0.82 if config.momentum == "server" else 0.90
+
+    good = by_id(judge(CLAIMS, whole_paper(as_published)))
+    assert good["mnist-little-quarter-server-krum"].verdict == HOLDS
+    assert good["mnist-little-quarter-server-krum"].measured == "15.0 ± 0.0 points"
+    assert good["mnist-little-quarter-workers-bulyan"].verdict == HOLDS
+    assert good["reduction-bulyan"].measured.startswith("x15.0")
+    assert good["mnist-empire-half-krum-server"].verdict == HOLDS
+    assert good["mnist-workers-never-worse"].verdict == HOLDS
+
+    def the_other_way(config: Config) -> float:
+        return 0.97 if config.attack == "none" or config.momentum == "server" else 0.90
+
+    bad = by_id(judge(CLAIMS, whole_paper(the_other_way)))
+    assert bad["mnist-little-quarter-server-krum"].verdict == FAILS
+    assert bad["mnist-little-quarter-workers-bulyan"].verdict == FAILS
+    assert bad["mnist-empire-half-krum-server"].verdict == FAILS
+    assert bad["mnist-workers-never-worse"].verdict == FAILS
+    assert "-7.0" in bad["mnist-workers-never-worse"].measured
+
+
+def test_ratios_are_compared_between_placements_and_rates() -> None:
+    def lower_at_workers(config: Config) -> float:
+        return 1.0 if config.momentum == "workers" else 8.0
+
+    verdicts = by_id(judge(CLAIMS, whole_paper(lambda config: 0.9, lower_at_workers)))
+    assert verdicts["ratio-workers"].verdict == HOLDS and "x8.0" in verdicts["ratio-workers"].measured
+    assert verdicts["ratio-rate"].verdict == FAILS  # equal at both rates is not lower
+
+
+def test_steps_of_a_dead_model_do_not_count_for_the_condition() -> None:
+    run = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=24), 0.1)
+    run.metrics["condition_holds"] = True
+    assert base.useless_from(run) == 0
+    assert base.condition_steps(run) == 0
+    alive = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=12), 0.9)
+    alive.metrics.loc[:6, "condition_holds"] = True
+    assert base.condition_steps(alive) == 7
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_a_claim_says_where_it_stands_and_when_it_holds(claim: base.Claim) -> None:
+    facts = dataclasses.asdict(claim)
+    assert all(facts[name] for name in ("place", "statement", "quantity", "paper", "threshold"))
+    assert claim.place.startswith(("Figure", "Section"))
