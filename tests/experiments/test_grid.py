@@ -58,6 +58,7 @@ def test_fewer_steps_move_the_fall_of_the_learning_rate_along() -> None:
     (setup,) = grid.only(grid.paper("cifar10", steps=300, width=0.125), ["cifar10-average-lr_0.01-at_update"])
     assert setup.config.lr == "0.01,150:0.001"
     assert setup.config.steps == 300
+    assert setup.config.evaluate_every == 10
     assert setup.config.task == "cifar10:width=0.125"
 
 

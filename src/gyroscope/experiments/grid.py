@@ -55,7 +55,7 @@ _PAPER = {"mnist": _Paper(24, 12, (0.5, 0.02)), "cifar10": _Paper(11, 5, (0.01, 
 def paper(task: str, steps: int | None = None, width: float | None = None, rescore: bool = False) -> list[Setup]:
     """The paper's 44 setups with one task (`mnist` or `cifar10`): 40 under attack and 4 unattacked averages.
 
-    steps: fewer (or more) rounds; CIFAR-10's learning rate then falls at the same fraction of them.
+    steps: fewer (or more) rounds; evaluations and the fall of CIFAR-10's learning rate then move along.
     width: of CIFAR-10's network.
     rescore: Bulyan with rescoring too, as the paper's text has it: 8 setups more.
     """
@@ -63,10 +63,14 @@ def paper(task: str, steps: int | None = None, width: float | None = None, resco
         raise UnknownNameError("grid of the paper", task, _PAPER)
     sizes = _PAPER[task]
     spec = task if width is None or task != "cifar10" else f"{task}:width={width:g}"
-    rounds = steps if steps is not None else TASKS[task].defaults.steps
+    defaults = TASKS[task].defaults
+    rounds = steps if steps is not None else defaults.steps
+    every = max(1, defaults.evaluate_every * rounds // defaults.steps)
     setups = []
     for rate, (placement, place) in itertools.product(sizes.rates, PLACES.items()):
-        common = Config(task=spec, momentum=placement, lr=_schedule(task, rate, rounds), steps=rounds)
+        common = Config(
+            task=spec, momentum=placement, lr=_schedule(task, rate, rounds), steps=rounds, evaluate_every=every
+        )
         setups.append(Setup(f"{task}-{BASELINE}-lr_{rate:g}-{place}", dataclasses.replace(common, rule=BASELINE)))
         for attack, (rule, f) in itertools.product(("little", "empire"), _defences(sizes, rescore)):
             name = f"{task}-{attack}-{rule_label(rule)}-f_{f}-lr_{rate:g}-{place}"
