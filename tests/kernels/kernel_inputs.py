@@ -31,6 +31,9 @@ def fill(n: int, d: int, seed: int, kind: str, dtype: torch.dtype, gap: int = 0)
         values = normal.mul(2).round()
     elif kind == "rows":  # a third of the rows are an adversary's
         values = torch.where(torch.rand(n, 1, generator=generator) < 0.3, nasty, normal)
+    elif kind == "broken":  # so many NaN and infinities that they are the median
+        lost = torch.where(torch.rand(n, d, generator=generator) < 0.7, torch.nan, torch.inf)
+        values = torch.where(torch.rand(n, d, generator=generator) < 0.7, lost, normal)
     else:
         values = normal
     storage = torch.full((n, d + gap), torch.nan, dtype=dtype)
@@ -38,7 +41,7 @@ def fill(n: int, d: int, seed: int, kind: str, dtype: torch.dtype, gap: int = 0)
     return storage[:, :d]
 
 
-KINDS = ("normal", "ties", "mixed", "nasty", "rows")
+KINDS = ("normal", "ties", "mixed", "nasty", "rows", "broken")
 rows = st.builds(
     fill,
     n=st.integers(1, 70),

@@ -94,6 +94,14 @@ def test_nan_comes_back_where_it_is_the_median_and_only_there() -> None:
     assert kernels.median(column[[0, 2, 4]].unsqueeze(1)).item() == 2.0
 
 
+@pytest.mark.parametrize("lost", [torch.nan, torch.inf])
+def test_values_around_a_median_that_is_lost(lost: float) -> None:
+    column = torch.tensor([1.0, 2.0, 3.0, lost, lost, lost, lost]).unsqueeze(1)
+    for count in range(1, 8):
+        expected = plain(coordinatewise.mean_around_median, column, count)
+        assert same(kernels.mean_around_median(column, count), expected)
+
+
 def test_rows_that_coincide_in_memory() -> None:
     matrix = torch.randn(1, 300).expand(5, 300)
     assert torch.equal(kernels.median(matrix), matrix[0])

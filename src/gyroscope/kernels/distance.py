@@ -25,7 +25,10 @@ Parts = list[tuple[int, int]]
 
 def distances(rows: Tensor, copies: int = 0) -> Tensor:
     """The (n, n) table of Euclidean distances: see `squared_distances`."""
-    return squared_distances(rows, copies).sqrt_()
+    table = squared_distances(rows, copies)
+    values = table.numpy()
+    np.sqrt(values, out=values)  # torch's root of even a small table uses MKL's threads: it hangs in a forked child
+    return table
 
 
 def squared_distances(rows: Tensor, copies: int = 0) -> Tensor:
