@@ -47,7 +47,8 @@ def main(folder: Path) -> None:
     drawn = folder / "report" / "figures"
     paper_figures.write_all(runs, drawn)
     for name in FIGURES:
-        shutil.copy(drawn / f"{name}.png", target / f"{name}.png")
+        if (drawn / f"{name}.png").exists():
+            shutil.copy(drawn / f"{name}.png", target / f"{name}.png")
 
 
 def claims_table(runs: list[results.RunResult]) -> str:

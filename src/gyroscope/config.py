@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gyroscope import attacks, momentum, rules, tasks
+from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.errors import ConfigError, UnknownNameError
 from gyroscope.schedule import Schedule
 
@@ -22,6 +22,7 @@ else:
     import tomli as tomllib
 
 CUSTOM_TASK = "custom"
+NO_ATTACK = "none"
 L2_FORMS = ("half-squared", "norm")
 
 
@@ -103,15 +104,20 @@ class Config:
         """The complete configuration: the task's defaults filled in, and everything checked before anything runs."""
         if task is None and self.task == CUSTOM_TASK:
             raise ConfigError("the task 'custom' exists only in Python: pass it, as in gy.resume(DIR, task=task)")
-        defaults = task.defaults if task is not None else tasks.parse(self.task).defaults
-        filled = {
-            field.name: getattr(defaults, field.name)
-            for field in dataclasses.fields(defaults)
+        known = task if task is not None else tasks.parse(self.task)
+        filled: dict[str, Any] = {
+            field.name: getattr(known.defaults, field.name)
+            for field in dataclasses.fields(known.defaults)
             if getattr(self, field.name) is None
         }
         if self.declared_byzantine is None:
             filled["declared_byzantine"] = self.byzantine
-        config = dataclasses.replace(self, **filled, task=self.task if task is None else task.name)
+        # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
+        filled["task"] = known.name if isinstance(known, tasks.Task) else specs.text(known)
+        filled["rule"] = str(rules.parse(self.rule))
+        if self.attack != NO_ATTACK:
+            filled["attack"] = str(attacks.parse(self.attack))
+        config = dataclasses.replace(self, **filled)
         config.check()
         return config
 
@@ -126,12 +132,12 @@ class Config:
         assert self.workers is not None
         assert self.declared_byzantine is not None
         assert self.mu is not None
-        if self.attack == "none" and self.byzantine > 0:
+        if self.attack == NO_ATTACK and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
-        if self.attack != "none":
+        if self.attack != NO_ATTACK:
             attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(

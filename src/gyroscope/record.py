@@ -137,10 +137,12 @@ class RunDirectory:
         self._lock = open(self.path / LOCK, "w")  # noqa: SIM115  closed in __exit__
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
+        except BlockingIOError as problem:
             self._lock.close()
             self._lock = None
             raise RunDirectoryError(f"{self.path} is in use by another process: wait for it or stop it") from problem
+        except OSError:
+            pass  # a file system without locks (some network ones) relies on its user, too
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
@@ -150,10 +152,6 @@ class RunDirectory:
             if table not in self._tables:
                 self._tables[table] = open(self.path / table, "a", encoding="utf-8", newline="")  # noqa: SIM115
             self._tables[table].write(",".join(cell(row[column]) for column in self._columns()[table]) + "\n")
-
-    def append_weights(self, step: int, weight: Tensor) -> None:
-        """Add every worker's share in the aggregate of a step."""
-        self.append(WEIGHTS, {"step": step, **{f"worker_{i}": share for i, share in enumerate(weight.tolist())}})
 
     def flush(self) -> None:
         """Let readers of the directory see what was appended."""

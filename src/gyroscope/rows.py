@@ -83,6 +83,13 @@ def distances(rows: Tensor) -> Tensor:
     return squared_distances(rows).sqrt_()
 
 
+def mean_of(rows: Tensor, chosen: Tensor) -> Tensor:
+    """The mean of the chosen rows. The others are never read: they may hold NaN."""
+    if kernels.usable(rows):
+        return kernels.mean_of(rows, chosen)
+    return rows.index_select(0, chosen).mean(dim=0)
+
+
 def flatten(tensors: Iterable[Tensor]) -> Tensor:
     """All the tensors' values, one after the other, as one new vector."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])

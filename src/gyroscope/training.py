@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError, MissingExtraError
+from gyroscope.errors import ConfigError, MissingExtraError, RunDirectoryError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, measure
 from gyroscope.progress import Progress, Silent
@@ -92,6 +92,8 @@ def train(
     out: the run directory to write; without it, results are only returned.
     progress: who is told of each step (see `gyroscope.progress`).
     stop: asked after every round; once it says True the run ends with a checkpoint and the status `interrupted`.
+
+    The configuration's `threads` becomes torch's number of threads, and stays so.
     """
     config = config.resolve(task)
     if config.data_dir is not None:
@@ -101,7 +103,7 @@ def train(
         check_board(out)
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    run = Run(config, task or load_task(config, progress))
+    run = Run(config, task or load_task(config, _wants_bar(progress)))
     config = run.config
     if out is None:
         return run.go(None, progress or Silent(), stop, tensorboard=False)
@@ -116,14 +118,17 @@ def resume(
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
+    machine: Mapping[str, Any] | None = None,
 ) -> Result:
     """Continue an interrupted or killed run, to the same bits as if it had never stopped.
 
+    machine: settings that do not change the experiment, to use instead of the recorded ones (`device`, `threads`,
+    `data_dir`). Bits are the same only on the same device with the same number of threads.
     A run that has ended already is only read back.
     """
     with RunDirectory.reopen(out) as directory:
-        config = directory.config.resolve(task)
-        run = Run(config, task or load_task(config, progress))
+        config = dataclasses.replace(directory.config.resolve(task), **(machine or {}))
+        run = Run(config, task or load_task(config, _wants_bar(progress)))
         status = directory.status()
         if status["status"] in (record.COMPLETE, record.DIVERGED):
             return run.read_back(directory, status)
@@ -135,9 +140,13 @@ def resume(
         return run.go(directory, progress or Silent(), stop, tensorboard)
 
 
-def load_task(config: Config, progress: Progress | None = None) -> tasks.Task:
-    """The configuration's task with its data."""
-    return tasks.parse(config.task).load(config.data_dir, progress=progress is not None)
+def load_task(config: Config, progress: bool = False) -> tasks.Task:
+    """The configuration's task with its data; `progress` shows a bar while it is downloaded."""
+    return tasks.parse(config.task).load(config.data_dir, progress)
+
+
+def _wants_bar(progress: Progress | None) -> bool:
+    return progress is not None and not isinstance(progress, Silent)
 
 
 class Run:
@@ -315,6 +324,8 @@ class Run:
 
     def read_back(self, directory: RunDirectory, status: Mapping[str, Any]) -> Result:
         """The result of a run that has ended."""
+        if not (directory.path / record.MODEL).is_file():
+            raise RunDirectoryError(f"{directory.path} has ended but lacks {record.MODEL}: begin anew with --overwrite")
         model = torch.load(directory.path / record.MODEL, map_location=self.parameters.device, weights_only=True)
         self.model.load_state_dict(model)
         self.step = status["step"]

@@ -30,6 +30,7 @@ def made_up(config: Config, accuracy: float, ratio: float = 5.0) -> RunResult:
         {
             "step": t,
             "ratio_sent": numpy.full(steps, ratio),
+            "ratio_bound": numpy.full(steps, 0.01),
             "condition_holds": numpy.zeros(steps, dtype=bool),
             "straightness": numpy.where(t < 12, t / 10, numpy.cos(t)),
         }
@@ -57,7 +58,7 @@ def test_without_runs_nothing_is_measured() -> None:
 def test_with_the_whole_grid_every_claim_is_judged() -> None:
     verdicts = judge(CLAIMS, whole_paper(lambda config: 0.9))
     assert [verdict.id for verdict in verdicts if verdict.verdict == UNMEASURED] == []
-    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 42
+    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 47
 
 
 def test_the_claims_follow_the_numbers() -> None:
@@ -113,3 +114,43 @@ def test_a_claim_says_where_it_stands_and_when_it_holds(claim: base.Claim) -> No
     facts = dataclasses.asdict(claim)
     assert all(facts[name] for name in ("place", "statement", "quantity", "paper", "threshold"))
     assert claim.place.startswith(("Figure", "Section"))
+
+
+def test_runs_that_are_not_the_papers_are_not_judged_as_such() -> None:
+    runs = whole_paper(lambda config: 0.9)
+    others = [
+        dataclasses.replace(run, config=dataclasses.replace(run.config, mu=0.5)) for run in runs
+    ]  # another momentum factor makes another experiment
+    assert {verdict.verdict for verdict in judge(CLAIMS, others)} == {UNMEASURED}
+
+
+def test_the_longer_of_two_reproductions_counts_and_a_shorter_one_is_remarked() -> None:
+    def runs(steps: int, accuracy: float) -> list[RunResult]:
+        setups = [*grid.only(grid.paper("mnist", steps), ["mnist-average-lr_0.5-*", "mnist-little-krum-f_12-lr_0.5-*"])]
+        return [
+            made_up(setup.config, 0.97 if setup.config.attack == "none" else accuracy)
+            for setup in grid.with_seeds(setups, [1])
+        ]
+
+    for together in (runs(300, 0.85) + runs(100, 0.5), runs(100, 0.5) + runs(300, 0.85)):
+        verdict = by_id(judge(CLAIMS, together))["mnist-little-quarter-server-krum"]
+        assert verdict.measured == "12.0 ± 0.0 points" and verdict.note == ""
+    verdict = by_id(judge(CLAIMS, runs(100, 0.85)))["mnist-little-quarter-server-krum"]
+    assert verdict.note == "mnist, 100 steps"
+
+
+@pytest.mark.parametrize("steps", [1, 4, 20])
+def test_runs_that_are_too_short_for_a_claim_leave_it_unmeasured(steps: int) -> None:
+    setups = grid.with_seeds(grid.paper("mnist", steps=steps), [1])
+    verdicts = by_id(judge(CLAIMS, [made_up(setup.config, 0.5) for setup in setups]))
+    assert verdicts["mnist-empire-half-krum-server"].verdict == UNMEASURED
+    assert "30 steps" in verdicts["mnist-empire-half-krum-server"].note
+
+
+def test_seeds_are_paired() -> None:
+    def accuracy(config: Config) -> float:
+        return 0.5 + config.seed / 10 if config.attack != "none" else 0.97
+
+    runs = [run for run in whole_paper(accuracy) if not (run.config.momentum == "server" and run.config.seed == 1)]
+    gain = by_id(judge(CLAIMS, runs))["mnist-empire-half-median-gain"]
+    assert gain.measured == "rate 0.5: 0.0 ± 0.0, rate 0.02: 0.0 ± 0.0 points"

@@ -134,3 +134,15 @@ def test_a_bad_grid_is_refused_before_anything_runs(tmp_path: Path, text: str, w
 def test_an_unknown_half_of_the_paper_is_an_error() -> None:
     with pytest.raises(UnknownNameError, match="mnist"):
         grid.paper("minst")
+
+
+def test_one_experiment_has_one_fingerprint_however_it_is_spelt() -> None:
+    def fingerprint(**changes: object) -> str:
+        return grid.fingerprint(
+            Config(**{"task": "cifar10", "attack": "little", "byzantine": 5, "rule": "krum", **changes})
+        )
+
+    assert fingerprint() == fingerprint(task="cifar10:width=1.0") == fingerprint(task="cifar10:width=1")
+    assert fingerprint(rule="krum:m=1") == fingerprint(rule="krum: m=1,squared=false")
+    assert fingerprint(attack="little:factor=1.5") == fingerprint()
+    assert fingerprint(task="cifar10:width=0.5") != fingerprint()

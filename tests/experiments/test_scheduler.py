@@ -59,7 +59,7 @@ def test_results_group_the_seeds_of_a_setup(finished: Path) -> None:
     setups = results.group(results.load(finished))
     assert sorted((setup.config.rule, setup.seeds) for setup in setups) == [("krum", [1, 2]), ("median", [1, 2])]
     assert all(0.1 < setup.mean(lambda run: run.max_accuracy) <= 1 for setup in setups)
-    (krum,) = results.matching(setups, rule="krum")
+    (krum,) = (setup for setup in setups if setup.config.rule == "krum")
     assert len(krum.runs[0].metrics) == 12 and "worker_22" in krum.runs[0].weights
 
 
@@ -159,5 +159,64 @@ def test_the_same_runs_go_through_submitit(tmp_path: Path, finished: Path) -> No
 def test_devices_are_used_in_turn() -> None:
     assert scheduler.default_devices(None, "cuda:0,cuda:1") == ["cuda:0", "cuda:1"]
     assert scheduler.default_devices(3, "cuda:0,cuda:1") == ["cuda:0", "cuda:1", "cuda:0"]
-    assert scheduler.default_devices(2, None) == ["cpu", "cpu"]
-    assert scheduler.default_devices(None, None) == ["cpu"] * scheduler.cores()
+    assert scheduler.default_devices(2, None) == [None, None]  # as the configuration says
+    assert scheduler.default_devices(None, None) == [None] * scheduler.cores()
+
+
+def test_a_directory_that_cannot_be_read_is_left_alone(tmp_path: Path, finished: Path) -> None:
+    (setup,) = small(rule=["krum"], seed=[1])
+    damaged = tmp_path / setup.name
+    damaged.mkdir()
+    (damaged / record.CONFIG).write_text("a_key_of_a_later_version = 1\n")
+    (job,) = scheduler.plan([setup], tmp_path).jobs
+    assert job.path != damaged
+    assert scheduler.execute(scheduler.plan([setup], tmp_path), tmp_path, [None])[0].status == "complete"
+    assert (damaged / record.CONFIG).read_text() == "a_key_of_a_later_version = 1\n"
+    assert len(scheduler.plan([setup], tmp_path).complete) == 1
+
+
+def test_a_run_that_crashed_is_resumed_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "counting.py").write_text(
+        "import dataclasses, os, signal\n"
+        "from gyroscope import rules\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Counting(rules.Median):\n"
+        "    def aggregate(self, rows, f):\n"
+        f"        with open({str(tmp_path / 'rounds')!r}, 'a') as rounds: rounds.write('x')\n"
+        f"        if os.path.getsize({str(tmp_path / 'rounds')!r}) == 25: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "        return super().aggregate(rows, f)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    setups = grid.expand({"steps": 30, "rule": "counting:Counting", "checkpoint_every": 10}, {"seed": [1]})
+    (outcome,) = scheduler.execute(scheduler.plan(setups, tmp_path / "out"), tmp_path / "out", [None])
+    assert outcome.status == "complete"
+    assert len((tmp_path / "rounds").read_text()) == 25 + 10  # rounds 20 to 29 again, not 0 to 29
+
+
+def test_a_resumed_run_uses_the_device_that_it_is_given(tmp_path: Path) -> None:
+    (setup,) = small(rule=["krum"], seed=[1])
+    (job,) = scheduler.plan([setup], tmp_path).jobs
+    from gyroscope import training
+
+    training.train(job.config, out=job.path, stop=lambda: True)
+    config = job.path / record.CONFIG
+    config.write_text(config.read_text().replace('device = "cpu"', 'device = "cuda:0"'))
+    (job,) = scheduler.plan([setup], tmp_path).jobs
+    assert job.resume
+    (outcome,) = pool.run([job], ["cpu"])
+    assert outcome.status == "complete", outcome.log
+
+
+def test_a_grids_own_number_of_threads_is_kept(tmp_path: Path) -> None:
+    one, two = (scheduler.plan(grid.expand(base, {"seed": [1]}), tmp_path).jobs[0] for base in ({}, {"threads": 2}))
+    assert (one.config.threads, two.config.threads) == (1, 2)
+
+
+def test_a_dry_run_lists_and_estimates_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gyroscope.cli import main
+
+    (tmp_path / "grid.toml").write_text("[base]\nsteps = 40\n[grid]\nseed = [1, 2]\n")
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "seed_1" in said and "0 of 2 runs are complete, 2 are left" in said and "MB of disk" in said
+    assert not (tmp_path / "out").exists()

@@ -56,7 +56,7 @@ def _reproduce(options: argparse.Namespace) -> int:
     ]
     runs = grid.with_seeds(grid.only(setups, options.only), grid.parse_seeds(options.seeds))
     code = running.run(runs, options)
-    if code == 0 and not options.dry_run:
+    if code in (0, 1) and not options.dry_run:  # some may have failed: the others are worth a look
         from gyroscope.commands import report
 
         report.write(Path(options.out), ["html", "md", "csv", "figures"])

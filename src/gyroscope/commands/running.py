@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,11 @@ def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
     planned = scheduler.plan(setups, out, options.data_dir)
     if options.dry_run:
         return _dry_run(planned, len(devices))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)  # a cluster's way to say that time is up
     try:
         with display(planned, len(devices), quiet=options.quiet) as told:
             outcomes = scheduler.execute(planned, out, devices, told)
@@ -82,15 +88,16 @@ def _dry_run(planned: Plan, processes: int) -> int:
 
 
 def _summary(planned: Plan, outcomes: Sequence[Outcome], out: Path) -> int:
-    from gyroscope.experiments import scheduler
+    from gyroscope import record
+    from gyroscope.experiments import pool, scheduler
 
-    failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-    diverged = sum(outcome.status == "diverged" for outcome in outcomes)
-    done = len(planned.complete) + len(outcomes) - len(failed)
+    failed = [outcome for outcome in outcomes if outcome.status == pool.FAILED]
+    diverged = sum(outcome.status == record.DIVERGED for outcome in outcomes)
+    done = len(planned.complete) + diverged + sum(outcome.status == record.COMPLETE for outcome in outcomes)
     remark = f", {diverged} of them diverged" if diverged else ""
     print(f"{done} of {planned.total} runs are complete{remark} -> {out}")
     for outcome in failed:
         reason = outcome.log.strip().splitlines()[-1] if outcome.log.strip() else "no log"
         print(f"failed twice: {outcome.job.name}: {reason}\n  log: {out / scheduler.FAILURES / outcome.job.name}.log",
               file=sys.stderr)  # fmt: skip
-    return 1 if failed else 0
+    return 0 if done == planned.total else 1

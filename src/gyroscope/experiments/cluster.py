@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope.errors import ConfigError, MissingExtraError
-from gyroscope.experiments.pool import Job, Outcome
+from gyroscope.experiments.pool import FAILED, Job, Outcome
 from gyroscope.specs import parse_value
 
 
@@ -45,7 +45,7 @@ def wait(submitted: Sequence[tuple[Job, Any]]) -> list[Outcome]:
             status, accuracy = handle.result()
             outcomes.append(Outcome(job, status, accuracy))
         except Exception as problem:
-            outcomes.append(Outcome(job, "failed", log=str(problem)))
+            outcomes.append(Outcome(job, FAILED, log=str(problem)))
     return outcomes
 
 

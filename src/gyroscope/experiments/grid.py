@@ -15,6 +15,7 @@ from typing import Any
 
 from gyroscope.config import Config
 from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope.schedule import Schedule
 from gyroscope.tasks import TASKS
 
 if sys.version_info >= (3, 11):
@@ -37,6 +38,23 @@ class Setup:
     def run(self, seed: int) -> Setup:
         """The same with a seed, as one run."""
         return Setup(f"{self.name}-seed_{seed}", dataclasses.replace(self.config, seed=seed))
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """The paper's hyperparameters of a setup, as its file names have them."""
+
+    task: str
+    attack: str
+    rule: str
+    f: int
+    lr: float
+    place: str
+
+    @classmethod
+    def of(cls, config: Config) -> Key:
+        rate = Schedule.parse(config.lr or 0).at(0)
+        return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +94,16 @@ def paper(task: str, steps: int | None = None, width: float | None = None, resco
             name = f"{task}-{attack}-{rule_label(rule)}-f_{f}-lr_{rate:g}-{place}"
             setups.append(Setup(name, dataclasses.replace(common, rule=rule, attack=attack, byzantine=f)))
     return setups
+
+
+def is_the_papers(config: Config) -> bool:
+    """Whether a setup is one of the paper's, perhaps shortened (or, with CIFAR-10, narrower)."""
+    task, _, parameters = config.task.partition(":width=")
+    if task not in _PAPER:
+        return False
+    setups = paper(task, config.steps, float(parameters) if parameters else None, rescore=True)
+    wanted = {**config.experiment(), "seed": 1}
+    return any(setup.config.resolve().experiment() == wanted for setup in setups)
 
 
 def _defences(sizes: _Paper, rescore: bool) -> list[tuple[str, int]]:

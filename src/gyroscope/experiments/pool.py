@@ -19,10 +19,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from gyroscope import record
 from gyroscope.config import Config
 from gyroscope.measures import Number
 
 ATTEMPTS = 2
+FAILED = "failed"
 _REPORT_SECONDS = 0.2
 _STOP_SECONDS = 60.0
 
@@ -39,7 +41,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a job ended: `complete`, `diverged`, `interrupted`, or `failed` with a log."""
+    """How a job ended: `complete`, `diverged`, `interrupted`, or FAILED with a log."""
 
     job: Job
     status: str
@@ -61,7 +63,7 @@ class Now:
 class Slot:
     """One worker process, its pipe, and the job it is at."""
 
-    def __init__(self, number: int, device: str) -> None:
+    def __init__(self, number: int, device: str | None) -> None:
         self.number, self.device = number, device
         self.job: Job | None = None
         self.started = 0.0
@@ -97,7 +99,7 @@ class Slot:
 
 def run(
     jobs: Sequence[Job],
-    devices: Sequence[str],
+    devices: Sequence[str | None],
     told: Callable[[Now | Outcome], None] = lambda event: None,
 ) -> list[Outcome]:
     """Run the jobs, one process per device in the list (`["cpu", "cpu"]`: two processes). `told` hears of everything.
@@ -118,8 +120,10 @@ def run(
     def ended(slot: Slot, outcome: Outcome) -> None:
         job, slot.job = slot.job, None
         assert job is not None
-        if outcome.status == "failed" and attempts[slot.number] < ATTEMPTS:
-            waiting.append((job, attempts[slot.number] + 1))
+        if outcome.status == FAILED and attempts[slot.number] < ATTEMPTS:
+            # What it had checkpointed is not lost: the second attempt goes on from there.
+            again = dataclasses.replace(job, resume=(job.path / record.CONFIG).is_file())
+            waiting.append((again, attempts[slot.number] + 1))
         else:
             outcomes.append(outcome)
             told(outcome)
@@ -138,7 +142,7 @@ def run(
                     kind, content = pipe.recv()
                 except (EOFError, OSError):
                     log, slot.pipe = slot.obituary(), None
-                    ended(slot, Outcome(job, "failed", log=log))
+                    ended(slot, Outcome(job, FAILED, log=log))
                     continue
                 if kind == "now":
                     told(Now(slot.number, job, *content))
@@ -201,7 +205,7 @@ class _StopRequest:
         self.heard = True
 
 
-def _work(pipe: Connection, device: str) -> None:
+def _work(pipe: Connection, device: str | None) -> None:
     """A worker's life: run what comes through the pipe until it closes. Data sets are kept from run to run."""
     stop = _StopRequest()
     tasks: dict[tuple[str, str | None], Any] = {}
@@ -215,19 +219,22 @@ def _work(pipe: Connection, device: str) -> None:
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:
-                content = {"status": "failed", "log": traceback.format_exc()}
+                content = {"status": FAILED, "log": traceback.format_exc()}
             pipe.send(("ended", content))
 
 
-def _run_one(job: Job, device: str, tasks: dict[Any, Any], progress: _Reporter, stop: _StopRequest) -> dict[str, Any]:
+def _run_one(
+    job: Job, device: str | None, tasks: dict[Any, Any], progress: _Reporter, stop: _StopRequest
+) -> dict[str, Any]:
     from gyroscope import training
 
-    config = dataclasses.replace(job.config, device=device)
+    config = job.config if device is None else dataclasses.replace(job.config, device=device)
     key = (config.task, config.data_dir)
     if key not in tasks:
-        tasks[key] = training.load_task(config)
+        tasks[key] = training.load_task(config, progress=False)
     if job.resume:
-        result = training.resume(job.path, task=tasks[key], progress=progress, stop=stop)
+        machine = {"device": config.device, "threads": config.threads}
+        result = training.resume(job.path, task=tasks[key], progress=progress, stop=stop, machine=machine)
     else:
         result = training.train(config, task=tasks[key], out=job.path, overwrite=True, progress=progress, stop=stop)
     return {"status": result.status, "max_accuracy": result.max_accuracy}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,10 +46,6 @@ class RunResult:
     @property
     def final_accuracy(self) -> float:
         return float(self.evaluations["accuracy"].iloc[-1])
-
-    @property
-    def attacked(self) -> bool:
-        return self.config.attack != "none"
 
     def _read(self, table: str) -> pandas.DataFrame:
         import pandas
@@ -101,21 +97,11 @@ def _load_one(path: Path) -> RunResult | None:
 
 
 def group(runs: Iterable[RunResult]) -> list[SetupResult]:
-    """The runs by setup, seeds in ascending order."""
-    setups: dict[Config, list[RunResult]] = {}
+    """The runs by setup, seeds in ascending order; of two runs with the same seed the first counts."""
+    setups: dict[Config, dict[int, RunResult]] = {}
     for run in runs:
-        setups.setdefault(_without_seed(run.config), []).append(run)
-    return [
-        SetupResult(config, tuple(sorted(members, key=lambda run: run.config.seed)))
-        for config, members in setups.items()
-    ]
-
-
-def matching(setups: Iterable[SetupResult], **settings: object) -> Iterator[SetupResult]:
-    """The setups whose configuration has these values."""
-    for setup in setups:
-        if all(getattr(setup.config, key) == value for key, value in settings.items()):
-            yield setup
+        setups.setdefault(_without_seed(run.config), {}).setdefault(run.config.seed, run)
+    return [SetupResult(config, tuple(members[seed] for seed in sorted(members))) for config, members in setups.items()]
 
 
 def _without_seed(config: Config) -> Config:

@@ -29,14 +29,16 @@ class Plan:
         return len(self.complete) + len(self.jobs)
 
 
-def plan(setups: Sequence[Setup], out: Path, data_dir: str | None = None, threads: int | None = 1) -> Plan:
+def plan(setups: Sequence[Setup], out: Path, data_dir: str | None = None) -> Plan:
     """Compare the grid with what is in the folder. A run is known by its configuration, not by its folder's name."""
     present = _present(out)
     complete: list[str] = []
     jobs: list[pool.Job] = []
-    taken = {path for path, _ in present.values()}
+    taken = set(out.iterdir()) if out.is_dir() else set()  # whatever it is: it is not ours to overwrite
     for setup in setups:
         key = fingerprint(setup.config)
+        # One thread per process, unless the grid says otherwise: processes use the cores.
+        threads = setup.config.threads or 1
         config = dataclasses.replace(setup.config, data_dir=data_dir or setup.config.data_dir, threads=threads)
         if key in present:
             path, status = present[key]
@@ -63,30 +65,38 @@ def _present(out: Path) -> dict[str, tuple[Path, str]]:
             status = json.loads((path.parent / record.STATUS).read_text(encoding="utf-8"))["status"]
             found[fingerprint(config)] = (path.parent, status)
         except (OSError, ValueError, KeyError, GyroscopeError):
-            continue  # not a run of ours, or damaged: it will be run anew under another name
+            continue  # not a run of ours, or damaged: the run will be made anew under another name
     return found
 
 
 def execute(
     planned: Plan,
     out: Path,
-    devices: Sequence[str],
+    devices: Sequence[str | None],
     told: Callable[[pool.Now | pool.Outcome], None] = lambda event: None,
 ) -> list[pool.Outcome]:
-    """Run what the plan has left. Logs of runs that failed twice go to the folder `failures`."""
+    """Run what the plan has left. Logs of runs that failed twice go to the folder `failures` as soon as they fail."""
     out.mkdir(parents=True, exist_ok=True)
-    outcomes = pool.run(planned.jobs, devices, told)
-    for outcome in outcomes:
-        if outcome.status == "failed":
-            folder = out / FAILURES
-            folder.mkdir(exist_ok=True)
-            (folder / f"{outcome.job.name}.log").write_text(outcome.log, encoding="utf-8")
-    return outcomes
+
+    def keep_log(event: pool.Now | pool.Outcome) -> None:
+        if isinstance(event, pool.Outcome):
+            log = out / FAILURES / f"{event.job.name}.log"
+            if event.status == pool.FAILED:
+                log.parent.mkdir(exist_ok=True)
+                log.write_text(event.log, encoding="utf-8")
+            else:
+                log.unlink(missing_ok=True)
+        told(event)
+
+    return pool.run(planned.jobs, devices, keep_log)
 
 
-def default_devices(jobs: int | None, devices: str | None) -> list[str]:
-    """One process per device named, or per core: on a CPU one thread each and as many processes as cores."""
-    named = [device.strip() for device in devices.split(",") if device.strip()] if devices else ["cpu"]
+def default_devices(jobs: int | None, devices: str | None) -> list[str | None]:
+    """One process per device named, or per core: on a CPU one thread each and as many processes as cores.
+
+    None stands for the device that the run's own configuration names.
+    """
+    named: list[str | None] = [device.strip() for device in devices.split(",") if device.strip()] if devices else [None]
     if jobs is None:
         jobs = len(named) if devices else cores()
     return [named[number % len(named)] for number in range(jobs)]

@@ -12,40 +12,16 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gyroscope.experiments.grid import BASELINE, PLACES, rule_label
+from gyroscope.experiments.grid import BASELINE, PLACES, Key, rule_label
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.report.figures import Curve, accuracy_figure, draw, draw_accuracy, new_figure, save
-from gyroscope.schedule import Schedule
-
-_RULES = ("krum", "median", "bulyan", "bulyan:rescore=true")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Key:
-    """The paper's hyperparameters of a setup, as its file names have them."""
-
-    task: str
-    attack: str
-    rule: str
-    f: int
-    lr: float
-    place: str
-
-    @classmethod
-    def of(cls, setup: SetupResult) -> _Key:
-        config = setup.config
-        rate = Schedule.parse(config.lr or 0).at(0)
-        return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
-
-    def without(self, *names: str) -> tuple[object, ...]:
-        return tuple(value for name, value in dataclasses.asdict(self).items() if name not in names)
 
 
 def write_all(
     runs: Iterable[RunResult], folder: Path, advance: Callable[[str, int, int], None] = lambda *_: None
 ) -> list[Path]:
     """Draw all figures for which there are runs. Returns the files written."""
-    setups = {_Key.of(setup): setup for setup in group(runs)}
+    setups = {Key.of(setup.config): setup for setup in group(runs)}
     jobs = [
         *_accuracy(setups, folder),
         *_ratio(setups, folder),
@@ -63,12 +39,12 @@ def write_all(
 Jobs = Iterator[tuple[str, Callable[[], list[Path]]]]
 
 
-def _accuracy(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
+def _accuracy(setups: dict[Key, SetupResult], folder: Path) -> Jobs:
     for key in _distinct(setups, "rule"):
         name = f"{key.task}-{key.attack}-f_{key.f}-lr_{key.lr:g}-{PLACES[key.place]}"
         curves = _accuracy_curves(setups, key)
 
-        def work(name: str = name, curves: Sequence[Curve] = curves, key: _Key = key) -> list[Path]:
+        def work(name: str = name, curves: Sequence[Curve] = curves, key: Key = key) -> list[Path]:
             figure, grid = new_figure()
             draw_accuracy(grid[0][0], curves, f"{_title(key)}, rate {key.lr:g}, momentum at the {key.place}")
             grid[0][0].set_ylabel("accuracy on the test set (%)")
@@ -78,7 +54,7 @@ def _accuracy(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
         yield name, work
 
 
-def _blocks(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
+def _blocks(setups: dict[Key, SetupResult], folder: Path) -> Jobs:
     for key in _distinct(setups, "rule", "lr", "place"):
         rates = sorted({k.lr for k in setups if (k.task, k.attack, k.f) == (key.task, key.attack, key.f)}, reverse=True)
         panels = [
@@ -89,36 +65,36 @@ def _blocks(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
         ]
         name = f"{key.task}-{key.attack}-f_{key.f}"
 
-        def work(name: str = name, panels: list[tuple[str, list[Curve]]] = panels, key: _Key = key) -> list[Path]:
+        def work(name: str = name, panels: list[tuple[str, list[Curve]]] = panels, key: Key = key) -> list[Path]:
             return accuracy_figure(panels, _title(key), folder / name)
 
         yield name, work
 
 
-def _accuracy_curves(setups: dict[_Key, SetupResult], key: _Key) -> list[Curve]:
+def _accuracy_curves(setups: dict[Key, SetupResult], key: Key) -> list[Curve]:
     curves = []
-    baseline = setups.get(_Key(key.task, "none", BASELINE, 0, key.lr, key.place))
+    baseline = setups.get(Key(key.task, "none", BASELINE, 0, key.lr, key.place))
     if baseline is not None:
         curves.append(Curve("no attack", [run.evaluations for run in baseline.runs]))
-    for rule in _RULES:
-        setup = setups.get(dataclasses.replace(key, rule=rule))
-        if setup is not None:
-            curves.append(Curve(_rule_name(rule), [run.evaluations for run in setup.runs]))
+    for other, setup in sorted(setups.items(), key=lambda pair: _order(pair[0].rule)):
+        if other == dataclasses.replace(key, rule=other.rule):
+            curves.append(Curve(_rule_name(other.rule), [run.evaluations for run in setup.runs]))
     return curves
 
 
-def _ratio(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
+def _ratio(setups: dict[Key, SetupResult], folder: Path) -> Jobs:
     for key in _distinct(setups, "place"):
         name = f"{key.task}-{key.attack}-{rule_label(key.rule)}-f_{key.f}-lr_{key.lr:g}-ratio"
         both = _both_places(setups, key)
 
-        def work(name: str = name, both: list[SetupResult] = both, key: _Key = key) -> list[Path]:
+        def work(name: str = name, both: list[SetupResult] = both, key: Key = key) -> list[Path]:
             figure, grid = new_figure()
             axes = grid[0][0]
             axes.set_yscale("log")
             draw(axes, _metric_curves(both, "ratio_sent"), positive=True)
             bound = both[0].runs[0].metrics["ratio_bound"].iloc[0]
-            axes.axhline(bound, color="#555555", linestyle=(0, (1, 3)), linewidth=1.5, label="theoretical bound")
+            if bound == bound:  # rules without a theorem have none
+                axes.axhline(bound, color="#555555", linestyle=(0, (1, 3)), linewidth=1.5, label="theoretical bound")
             axes.set_title(f"{_title(key)}, {_rule_name(key.rule)}, rate {key.lr:g}")
             axes.set_ylabel("variance-norm ratio")
             axes.legend()
@@ -127,12 +103,12 @@ def _ratio(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
         yield name, work
 
 
-def _straightness(setups: dict[_Key, SetupResult], folder: Path) -> Jobs:
+def _straightness(setups: dict[Key, SetupResult], folder: Path) -> Jobs:
     for key in _distinct(setups, "place"):
         name = f"{key.task}-{key.attack}-{rule_label(key.rule)}-f_{key.f}-lr_{key.lr:g}-straightness"
         both = _both_places(setups, key)
 
-        def work(name: str = name, both: list[SetupResult] = both, key: _Key = key) -> list[Path]:
+        def work(name: str = name, both: list[SetupResult] = both, key: Key = key) -> list[Path]:
             figure, grid = new_figure()
             axes = grid[0][0]
             draw(axes, _metric_curves(both, "straightness"))
@@ -149,22 +125,28 @@ def _metric_curves(both: Sequence[SetupResult], column: str) -> list[Curve]:
     return [Curve(setup.config.momentum, [run.metrics for run in setup.runs], column) for setup in both]
 
 
-def _both_places(setups: dict[_Key, SetupResult], key: _Key) -> list[SetupResult]:
+def _both_places(setups: dict[Key, SetupResult], key: Key) -> list[SetupResult]:
     return [setups[k] for place in PLACES if (k := dataclasses.replace(key, place=place)) in setups]
 
 
-def _distinct(setups: Iterable[_Key], *ignored: str) -> list[_Key]:
+def _distinct(setups: Iterable[Key], *ignored: str) -> list[Key]:
     """One key of the attacked setups for each combination of the hyperparameters that are not ignored."""
-    seen: dict[tuple[object, ...], _Key] = {}
+    seen: dict[tuple[object, ...], Key] = {}
     for key in setups:
         if key.attack != "none" and key.place in PLACES:
-            seen.setdefault(key.without(*ignored), key)
+            seen.setdefault(tuple(v for name, v in dataclasses.asdict(key).items() if name not in ignored), key)
     return list(seen.values())
 
 
-def _title(key: _Key) -> str:
+def _title(key: Key) -> str:
     attack = {"little": "A little is enough", "empire": "Fall of empires"}.get(key.attack, key.attack)
     return f"{key.task}, {attack}, f = {key.f}"
+
+
+def _order(rule: str) -> tuple[int, str]:
+    """The paper's rules in the paper's order, then all others."""
+    ours = ("krum", "median", "bulyan", "bulyan:rescore=true")
+    return (ours.index(rule) if rule in ours else len(ours), rule)
 
 
 def _rule_name(rule: str) -> str:

@@ -66,10 +66,7 @@ class Bulyan(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         shares = self._selections(rows_module.squared_distances(rows), f)
-        # Rows that no selection uses may hold NaN, and 0 * NaN is NaN: leave them out by index.
-        used = shares.any(dim=0).nonzero().flatten()
-        selections = shares.index_select(1, used).to(rows.dtype) @ rows.index_select(0, used)
-        vector = coordinatewise.mean_around_median(selections, selections.shape[0] - 2 * f)
+        vector = coordinatewise.mean_around_median(rows, len(shares) - 2 * f, shares)
         return Aggregate(vector, shares.mean(dim=0))
 
     def _selections(self, table: Tensor, f: int) -> Tensor:

@@ -16,14 +16,16 @@ def median(rows: Tensor, even: str = "lower") -> Tensor:
     return kernels.median(rows, even) if kernels.usable(rows) else plain_median(rows, even)
 
 
-def mean_around_median(rows: Tensor, count: int) -> Tensor:
+def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """The mean of the `count` values of each column that are nearest to its (lower) median.
 
     In sorted order these are a window around the middle. Of two values equally near, the smaller belongs to it.
+    shares: a (t, n) matrix; the result is then that for the t rows `shares @ rows`, in which rows without a share are
+    left out: they may hold NaN.
     """
     if kernels.usable(rows):
-        return kernels.median(rows) if count == 1 else kernels.mean_around_median(rows, count)
-    return plain_mean_around_median(rows, count)
+        return kernels.mean_around_median(rows, count, shares)
+    return plain_mean_around_median(rows, count, shares)
 
 
 def plain_median(rows: Tensor, even: str = "lower") -> Tensor:
@@ -35,8 +37,11 @@ def plain_median(rows: Tensor, even: str = "lower") -> Tensor:
     return low.mul_(0.5).add_(_kth(rows, n // 2), alpha=0.5)  # halves first: the sum of two large values overflows
 
 
-def plain_mean_around_median(rows: Tensor, count: int) -> Tensor:
+def plain_mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """The reference, and the path of other devices."""
+    if shares is not None:
+        used = shares.any(dim=0).nonzero().flatten()  # by index: 0 * NaN would be NaN
+        rows = shares.index_select(1, used).to(rows.dtype) @ rows.index_select(0, used)
     n = rows.shape[0]
     ordered = rows.sort(dim=0).values
     middle = ordered[(n - 1) // 2]

@@ -88,7 +88,7 @@ class Krum(Rule):
         m = self.m or n - f - 2
         chosen = Scoring(self.squared, self.neighbours).ranking(rows_module.squared_distances(rows), f)[:m]
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / m)
-        return Aggregate(rows.index_select(0, chosen).mean(dim=0), weight)
+        return Aggregate(rows_module.mean_of(rows, chosen), weight)
 
 
 def check_m(rule: str, m: int | None, n: int | None = None, f: int | None = None) -> None:

@@ -10,9 +10,9 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gyroscope.experiments.grid import BASELINE
+from gyroscope.experiments.grid import BASELINE, Key, is_the_papers
 from gyroscope.experiments.results import RunResult, SetupResult, group
-from gyroscope.schedule import Schedule
+from gyroscope.tasks import TASKS
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
 USELESS = 0.15
@@ -70,23 +70,24 @@ class MissingRunsError(LookupError):
 
 
 class Lab:
-    """All results at hand, looked up by the paper's five hyperparameters."""
+    """The results of the paper's setups, looked up by its five hyperparameters. Other runs are left out.
+
+    Where a setup was run at several lengths or widths, the one with the most steps counts.
+    """
 
     def __init__(self, runs: Iterable[RunResult]) -> None:
-        self.setups = group(runs)
-        self._index = {self._key(setup): setup for setup in self.setups}
-
-    @staticmethod
-    def _key(setup: SetupResult) -> tuple[str, str, str, int, float, str]:
-        config = setup.config
-        task = config.task.partition(":")[0]
-        rate = Schedule.parse(config.lr or 0).at(0)
-        return task, config.attack, config.rule, config.byzantine, rate, config.momentum
+        self._index: dict[Key, SetupResult] = {}
+        for setup in group(runs):
+            if is_the_papers(setup.config):
+                key = Key.of(setup.config)
+                other = self._index.get(key)
+                if other is None or (other.config.steps or 0) < (setup.config.steps or 0):
+                    self._index[key] = setup
 
     def get(self, task: str, attack: str, rule: str, f: int, lr: float, place: str) -> SetupResult:
         """The setup under attack, or MissingRunsError."""
         try:
-            return self._index[task, attack, rule, f, lr, place]
+            return self._index[Key(task, attack, rule, f, lr, place)]
         except KeyError:
             raise MissingRunsError(f"{task} {attack} {rule} f={f} lr={lr:g} {place}") from None
 
@@ -96,16 +97,30 @@ class Lab:
 
     def attacked(self, task: str) -> list[SetupResult]:
         """All setups of a task under attack."""
-        return [setup for key, setup in self._index.items() if key[0] == task and key[1] != "none"]
+        return [setup for key, setup in self._index.items() if key.task == task and key.attack != "none"]
+
+    def differences(self, first: SetupResult, second: SetupResult, final: bool = False) -> list[float]:
+        """Points of accuracy that the second has more than the first, for each seed that both have."""
+        one, two = ({run.config.seed: run for run in setup.runs} for setup in (first, second))
+        seeds = sorted(one.keys() & two.keys())
+        if not seeds:
+            raise MissingRunsError("a seed that both setups have")
+        return [100 * (_accuracy(two[seed], final) - _accuracy(one[seed], final)) for seed in seeds]
+
+    def shortened(self, task: str) -> str:
+        """A remark where the task was not run in full."""
+        full = TASKS[task].defaults.steps
+        sizes = {(setup.config.task, setup.config.steps) for key, setup in self._index.items() if key.task == task}
+        remarks = {f"{spec}, {steps} steps" for spec, steps in sizes if spec != task or steps != full}
+        return "; ".join(sorted(remarks))
 
     def drops(self, task: str, attack: str, rule: str, f: int, lr: float, place: str) -> list[float]:
         """Points of maximum accuracy lost to the attack, for each seed that the baseline has too."""
-        reference = {run.config.seed: run.max_accuracy for run in self.baseline(task, lr, place).runs}
-        runs = self.get(task, attack, rule, f, lr, place).runs
-        drops = [100 * (reference[run.config.seed] - run.max_accuracy) for run in runs if run.config.seed in reference]
-        if not drops:
-            raise MissingRunsError("no seed in common with the baseline")
-        return drops
+        return self.differences(self.get(task, attack, rule, f, lr, place), self.baseline(task, lr, place))
+
+
+def _accuracy(run: RunResult, final: bool) -> float:
+    return run.final_accuracy if final else run.max_accuracy
 
 
 def judge(claims: Sequence[Claim], runs: Iterable[RunResult]) -> list[Verdict]:
@@ -115,7 +130,8 @@ def judge(claims: Sequence[Claim], runs: Iterable[RunResult]) -> list[Verdict]:
     for claim in claims:
         try:
             finding: Finding | None = claim.check(lab)
-            note = ""
+            remarks = [lab.shortened(task) for task in TASKS if task in claim.id or task in claim.statement.lower()]
+            note = "; ".join(filter(None, remarks))
         except MissingRunsError as gap:
             finding, note = None, f"needs the runs of {gap}"
         facts = {field: getattr(claim, field) for field in _SHARED}
@@ -182,5 +198,7 @@ def condition_steps(run: RunResult) -> int:
 
 def log_ratio(run: RunResult, first: int, last: int) -> float:
     """Mean of the logarithm of the sent gradients' variance-norm ratio over steps first to last-1."""
-    ratios = run.metrics["ratio_sent"].iloc[first:last].dropna()
-    return statistics.fmean(math.log(value) for value in ratios if 0 < value < math.inf)
+    ratios = [value for value in run.metrics["ratio_sent"].iloc[first:last].dropna() if 0 < value < math.inf]
+    if not ratios:
+        raise MissingRunsError("enough steps")
+    return statistics.fmean(map(math.log, ratios))

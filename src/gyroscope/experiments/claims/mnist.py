@@ -11,6 +11,7 @@ from gyroscope.experiments.claims.base import (
     Claim,
     Finding,
     Lab,
+    MissingRunsError,
     labelled,
     mean,
     pairs,
@@ -32,7 +33,7 @@ def _server_drop(rule: str) -> Claim:
         return Finding(f"{spread(drops)} points", 10 <= mean(drops) <= 20)
 
     return Claim(
-        f"mnist-little-quarter-server-{rule.replace(':rescore=true', '-rescore')}", "Figure 2, caption",
+        f"mnist-little-quarter-server-{_short(rule)}", "Figure 2, caption",
         f"With momentum at the server {_spoken(rule)} loses about 15 points (MNIST, little, f = 12, rate 0.5)",
         "loss of maximum accuracy against the unattacked average", "15 points", "10 to 20 points", check,
     )  # fmt: skip
@@ -143,8 +144,8 @@ def _gains(drops: Mapping[str, Sequence[float]]) -> list[float]:
 def _workers_add_five(lab: Lab) -> Finding:
     gains = {}
     for rule, lr in itertools.product(("krum", "median"), RATES):
-        server, workers = (percents(lab.get("mnist", "little", rule, 24, lr, place), final=True) for place in PLACES)
-        gains[f"{rule} {lr:g}"] = [after - before for before, after in zip(server, workers, strict=False)]
+        server, workers = (lab.get("mnist", "little", rule, 24, lr, place) for place in PLACES)
+        gains[f"{rule} {lr:g}"] = lab.differences(server, workers, final=True)
     means = [mean(gain) for gain in gains.values()]
     return Finding(f"{labelled(gains)} points", min(means) > 0 and 2.5 <= mean(means) <= 10)
 
@@ -163,22 +164,24 @@ def _krum_saved(lab: Lab) -> Finding:
 
 def _best_after_30(run: RunResult) -> float:
     evaluations = run.evaluations
+    if evaluations["step"].iloc[-1] < 30:
+        raise MissingRunsError("30 steps")
     return 100 * float(evaluations.loc[evaluations["step"] >= 30, "accuracy"].max())
 
 
 def _median_beats_krum(lab: Lab) -> Finding:
     margins = {}
     for place, lr in itertools.product(PLACES, RATES):
-        krum, median = (percents(lab.get("mnist", "empire", rule, 24, lr, place)) for rule in ("krum", "median"))
-        margins[f"{place} {lr:g}"] = [b - a for a, b in zip(krum, median, strict=False)]
+        krum, median = (lab.get("mnist", "empire", rule, 24, lr, place) for rule in ("krum", "median"))
+        margins[f"{place} {lr:g}"] = lab.differences(krum, median)
     return Finding(f"{labelled(margins)} points", all(mean(margin) >= 20 for margin in margins.values()))
 
 
 def _median_gains(lab: Lab) -> Finding:
     gains = {}
     for lr in RATES:
-        server, workers = (percents(lab.get("mnist", "empire", "median", 24, lr, place)) for place in PLACES)
-        gains[f"rate {lr:g}:"] = [b - a for a, b in zip(server, workers, strict=False)]
+        server, workers = (lab.get("mnist", "empire", "median", 24, lr, place) for place in PLACES)
+        gains[f"rate {lr:g}:"] = lab.differences(server, workers)
     return Finding(f"{labelled(gains)} points", all(10 <= mean(gain) <= 30 for gain in gains.values()))
 
 
@@ -204,7 +207,7 @@ def _krum_eighty(lab: Lab) -> Finding:
     return Finding(f"{spread(values)} %", 75 <= mean(values) <= 85)
 
 
-def _workers_never_worse(task: str) -> Claim:
+def workers_never_worse(task: str) -> Claim:
     def check(lab: Lab) -> Finding:
         gains = [
             (mean(percents(workers)) - mean(percents(server)), server.config) for server, workers in pairs(lab, task)
@@ -282,5 +285,5 @@ CLAIMS: tuple[Claim, ...] = (
           "Momentum at the workers filters out what effect there is on Median (MNIST, Fall of Empires, f = 12)",
           "loss of maximum accuracy", "filtered out", "at most 2 points and at most the server's, at both rates",
           _empire_quarter_median),
-    _workers_never_worse("mnist"),
+    workers_never_worse("mnist"),
 )  # fmt: skip

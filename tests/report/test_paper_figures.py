@@ -1,0 +1,48 @@
+"""The paper's figures from runs of any kind: which files, and that they are pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gyroscope.experiments import grid, results, scheduler
+from gyroscope.report import paper_figures
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[results.RunResult]:
+    out = tmp_path_factory.mktemp("runs")
+    base = {"task": "digits", "steps": 12, "lr": "0.2"}
+    attacked = grid.expand(
+        {**base, "attack": "little", "byzantine": 5},
+        {"rule": ["krum", "krum:m=1", "median"], "momentum": ["server", "workers"], "seed": [1, 2]},
+    )
+    baselines = grid.expand({**base, "rule": "average"}, {"momentum": ["server", "workers"], "seed": [1, 2]})
+    outcomes = scheduler.execute(scheduler.plan([*attacked, *baselines], out), out, [None, None])
+    assert all(outcome.status == "complete" for outcome in outcomes)
+    return results.load(out)
+
+
+def test_every_figure_is_drawn_under_the_papers_name(runs: list[results.RunResult], tmp_path: Path) -> None:
+    told: list[str] = []
+    written = paper_figures.write_all(runs, tmp_path, lambda what, done, total: told.append(what))
+    kinds = ("ratio", "straightness")
+    names = {
+        *(f"digits-little-f_5-lr_0.2-{place}" for place in ("at_update", "at_worker")),
+        *(f"digits-little-{rule}-f_5-lr_0.2-{kind}" for rule in ("krum", "krum_m_1", "median") for kind in kinds),
+        "digits-little-f_5",
+    }
+    assert set(told) == names
+    assert {path.name for path in written} == {f"{name}.{ending}" for name in names for ending in ("png", "pdf")}
+    for path in written:
+        start = path.read_bytes()[:8]
+        assert start.startswith(b"\x89PNG" if path.suffix == ".png" else b"%PDF")
+        assert path.stat().st_size > 5_000
+
+
+def test_the_same_runs_give_the_same_pictures(runs: list[results.RunResult], tmp_path: Path) -> None:
+    some = [run for run in runs if run.config.rule in ("krum", "average")]
+    first = paper_figures.write_all(some, tmp_path / "a")
+    second = paper_figures.write_all(some, tmp_path / "b")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
