@@ -103,7 +103,7 @@ class Config:
     def resolve(self, task: tasks.Task | None = None) -> Config:
         """The complete configuration: the task's defaults filled in, and everything checked before anything runs."""
         if task is None and self.task == CUSTOM_TASK:
-            raise ConfigError("the task 'custom' exists only in Python: pass it, as in gy.resume(DIR, task=task)")
+            raise ConfigError("the task 'custom' exists only in Python: pass it to gy.train or gy.resume as task=...")
         known = task if task is not None else tasks.parse(self.task)
         filled: dict[str, Any] = {
             field.name: getattr(known.defaults, field.name)
@@ -171,7 +171,8 @@ class Config:
         try:
             return cls.from_mapping(values)
         except (ConfigError, UnknownNameError) as problem:
-            raise ConfigError(f"{path}: {problem}") from problem
+            remark = " (this looks like a grid: gyroscope sweep runs it)" if "grid" in values else ""
+            raise ConfigError(f"{path}: {problem}{remark}") from problem
 
     def to_toml(self) -> str:
         """The TOML text that `load` reads back to an equal configuration."""

@@ -33,7 +33,7 @@ _OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, CHECKPOINT, 
 _UNFINISHED = ".new"
 
 EVALUATION_COLUMNS = ("step", "accuracy", "correct", "samples")
-RUNNING, COMPLETE, DIVERGED, INTERRUPTED = "running", "complete", "diverged", "interrupted"
+RUNNING, COMPLETE, DIVERGED, INTERRUPTED, FAILED = "running", "complete", "diverged", "interrupted", "failed"
 
 
 class RunDirectory:

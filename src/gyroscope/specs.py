@@ -59,10 +59,13 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
     try:
         made = factory(**parameters)
     except TypeError as problem:
-        raise ConfigError(f"cannot build {kind} {name!r} from {dict(parameters)}: {problem}") from problem
+        remedy = (
+            "" if isinstance(factory, type) else f" ({name!r} is no class: write one, derived from {base.__qualname__})"
+        )
+        raise ConfigError(f"cannot build {kind} {name!r} from {dict(parameters)}: {problem}{remedy}") from problem
     if not isinstance(made, base):
         raise ConfigError(
-            f"{name!r} is no {kind}: it makes a {type(made).__name__}, which is not a {base.__qualname__}"
+            f"{name!r} is no {kind}: it makes a {type(made).__name__}, not derived from gyroscope's {base.__qualname__}"
         )
     return made
 

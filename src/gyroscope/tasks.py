@@ -41,9 +41,11 @@ class Task:
     model: a function that builds the `nn.Module` (called after seeding, so that each seed starts elsewhere), or a
         module, whose parameters are then the start of every run. Batch-norm and dropout are fine.
     train, test: (inputs, targets) tensors, a `Split`, or a map-style data set.
-    loss: (outputs, targets) -> the mean loss of a batch.
+    loss: (outputs, targets) -> the mean loss of a batch. The default takes log-probabilities (a model that ends with
+        `LogSoftmax`); for plain outputs use `torch.nn.functional.cross_entropy`.
+    defaults: what a configuration takes where it says nothing: 15 workers, batch 32, rate 0.1, ...
 
-    Accuracy is top-1: the largest output against the target.
+    Accuracy is top-1: the largest output against the target. Tasks without classes have none that means anything.
     """
 
     model: Callable[[], nn.Module] | nn.Module

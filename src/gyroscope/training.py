@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError, MissingExtraError, RunDirectoryError
+from gyroscope.errors import ConfigError, MissingExtraError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, measure
 from gyroscope.progress import Progress, Silent
@@ -40,9 +40,9 @@ class Result:
     """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
     step: int
     """How many rounds were played."""
-    model: nn.Module
+    model: nn.Module = dataclasses.field(repr=False)
     directory: Path | None
-    tables: dict[str, list[dict[str, Number]]]
+    tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -225,6 +225,11 @@ class Run:
                 if directory and self.step < self.steps and self._checkpoint_due(saved):
                     directory.save_checkpoint(self.state())
                     saved = time.monotonic()
+        except Exception as problem:
+            if directory and not isinstance(problem, StorageError):
+                reason = f"{type(problem).__name__}: {problem}"
+                directory.set_status(record.FAILED, step=self.step, reason=reason)
+            raise
         finally:
             progress.end()
             if board:

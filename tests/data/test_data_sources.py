@@ -100,7 +100,9 @@ def test_bytes_that_differ_from_the_published_are_refused(monkeypatch: pytest.Mo
     assert not (cache / "mnist" / TRAIN_LABELS).exists()
 
 
-@pytest.mark.parametrize("as_sent", [b"<html>captive portal</html>", gzip.compress(b"x")[:-3]])
+@pytest.mark.parametrize(
+    "as_sent", [b"<html>captive portal</html>", gzip.compress(b"x", mtime=0)[:-3]], ids=["portal", "cut"]
+)
 def test_a_page_in_place_of_the_file_is_refused(monkeypatch: pytest.MonkeyPatch, as_sent: bytes) -> None:
     with serve({**offer(FILES), f"{TRAIN_IMAGES}.gz": as_sent}) as mirror:
         monkeypatch.setitem(CATALOGUE, "mnist", small("mnist", FILES, mirror.url))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from gyroscope import measures
-from gyroscope.cli import parser
+from gyroscope.cli import main, parser
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,7 +38,9 @@ def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         by_document.setdefault(path, []).append(block)
     assert by_document
     for path, parts in by_document.items():
-        exec(compile("\n".join(parts), str(path), "exec"), {"__name__": "example"})
+        module = types.ModuleType("example")
+        monkeypatch.setitem(sys.modules, "example", module)  # where dataclasses look for what a class refers to
+        exec(compile("\n".join(parts), str(path), "exec"), module.__dict__)
 
 
 @pytest.mark.parametrize("command", commands())
@@ -75,3 +79,13 @@ def test_no_document_or_source_names_a_place_on_somebodys_machine() -> None:
     for path in [*sources, *DOCUMENTS, ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "constraints.txt"]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"/(work|root|home)/(main|shared|\w+/\.pyenv)", text), path
+
+
+def test_the_rule_and_the_attack_of_the_readme_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (example,) = (block for path, block in blocks("python") if "class Trimmed" in block)
+    (command,) = (command for command in commands() if "mine:Trimmed" in command)
+    (tmp_path / "mine.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main([*shlex.split(command)[1:], "--steps", "20", "--out", "run", "--quiet"]) == 0
+    assert 'rule = "mine:Trimmed:extra=1"' in (tmp_path / "run" / "config.toml").read_text()

@@ -87,7 +87,7 @@ def test_seeds_are_read(text: str, seeds: list[int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "1-", "3-1", "1,1", "1-3,2"])
 def test_bad_seeds_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="seeds"):
+    with pytest.raises(ConfigError, match="seed"):
         grid.parse_seeds(text)
 
 
@@ -118,8 +118,8 @@ def test_a_users_grid_is_every_combination(tmp_path: Path) -> None:
     [
         ("[grid]\nrul = ['krum']", "did you mean 'rule'"),
         ("[grib]\nrule = ['krum']", "did you mean 'grid'"),
-        ("[grid]\nrule = 'krum'", "must be a list"),
-        ("[base]\nrule = 'krum'\n[grid]\nrule = ['krum']", r"under \[base\] and under \[grid\]"),
+        ("[grid]\nrule = []", "empty list"),
+        ("task = 'digits'", r"put what all runs share under \[base\]"),
         ("[grid]\nseed = [1, 1]", "the same run"),
         ("[base]\nattack = 'little'\nbyzantine = 20\n[grid]\nrule = ['bulyan']", "Bulyan needs"),
         ("[grid\n", "not valid TOML"),
@@ -146,3 +146,14 @@ def test_one_experiment_has_one_fingerprint_however_it_is_spelt() -> None:
     assert fingerprint(rule="krum:m=1") == fingerprint(rule="krum: m=1,squared=false")
     assert fingerprint(attack="little:factor=1.5") == fingerprint()
     assert fingerprint(task="cifar10:width=0.5") != fingerprint()
+
+
+def test_several_grids_share_a_base_so_that_a_baseline_fits_in(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(
+        '[base]\nseed = "1-2"\nmomentum = ["server", "workers"]\n'
+        '[[grid]]\nrule = ["krum", "median"]\nattack = "little"\nbyzantine = 5\n'
+        '[[grid]]\nrule = "average"\n'
+    )
+    setups = grid.read(tmp_path / "grid.toml")
+    assert len(setups) == 12 and len({setup.name for setup in setups}) == 12
+    assert sum(setup.config.attack == "none" for setup in setups) == 4

@@ -90,7 +90,7 @@ def test_a_configuration_that_is_no_text_is_one_message(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    ["", "trian", "train --steps many", "train --nothing", "train --steps", "list", "list rule", "demo --seeds x"],
+    ["", "trian", "train --steps many", "train --nothing", "train --steps", "list rule", "demo --seeds x"],
 )
 def test_what_the_grammar_does_not_know_is_code_2_with_usage(tmp_path: Path, options: str) -> None:
     finished = gyroscope(*options.split(), cwd=tmp_path)

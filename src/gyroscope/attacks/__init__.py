@@ -32,10 +32,10 @@ __all__ = [
 
 def make(name: str, **parameters: Any) -> Attack:
     """The attack of that name, e.g. `make("little", factor=2)`; also an installed package's or `module.path:Class`."""
-    return specs.make("attack", Attack, ATTACKS, name, parameters)
+    base, given = specs.split(name)
+    return specs.make("attack", Attack, ATTACKS, base, {**given, **parameters})
 
 
 def parse(spec: str) -> Attack:
     """The attack that a spec such as `little:factor=2` describes."""
-    name, parameters = specs.split(spec)
-    return make(name, **parameters)
+    return make(spec)

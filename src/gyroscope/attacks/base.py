@@ -40,15 +40,24 @@ class Attack(ABC):
     Equal rows may share memory (stride 0): copy before writing.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
     paper: ClassVar[str] = "-"
 
     def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
         honest = rows_module.check(honest)
         if isinstance(f, bool) or not isinstance(f, int) or f < 1:
             raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f!r}")
-        return self.rows(honest, f, view)
+        # Ours leave the honest rows alone. Somebody else's may work in place, and must not change what they send.
+        ours = type(self).__module__.startswith("gyroscope.")
+        rows = self.rows(honest if ours else honest.clone(), f, view)
+        if not isinstance(rows, Tensor) or rows.shape != (f, honest.shape[1]):
+            got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
+            raise ConfigError(
+                f"the attack {type(self).__name__} must return f = {f} rows of d = {honest.shape[1]} values, "
+                f"got {got}: gyroscope.attacks.base.repeat(vector, f) makes f rows of one vector"
+            )
+        return rows.to(dtype=honest.dtype, device=honest.device)
 
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this attack: `little:factor=2`."""

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+KINDS = ("rules", "attacks", "tasks", "placements")
+
 
 def add(commands: Any) -> None:
     command = commands.add_parser(
@@ -14,7 +16,7 @@ def add(commands: Any) -> None:
         description="What there is, what it needs, which parameters it has, and where it comes from. Parameters are "
         "written name:key=value,key=value, for example krum:m=1.",
     )
-    command.add_argument("what", choices=["rules", "attacks", "tasks", "placements"])
+    command.add_argument("what", choices=KINDS, nargs="?", help="which of them (default: all)")
     command.set_defaults(run=_list)
 
 
@@ -24,12 +26,16 @@ def _list(options: argparse.Namespace) -> int:
 
     from gyroscope.listing import listing
 
-    header, lines = listing(options.what)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, title in enumerate(header):
-        table.add_column(title, no_wrap=number == 0, overflow="fold")
-    for line in lines:
-        table.add_row(*line)
     # A pipe has no width of its own: leave all the room there is, so that an entry stays a line for grep.
-    Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False).print(table)
+    console = Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
+    for what in [options.what] if options.what else KINDS:
+        header, lines = listing(what)
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for number, title in enumerate(header):
+            table.add_column(title, no_wrap=number == 0, overflow="fold")
+        for line in lines:
+            table.add_row(*line)
+        if not options.what:
+            console.print(f"\n{what}", style="bold")
+        console.print(table)
     return 0

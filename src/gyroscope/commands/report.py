@@ -42,11 +42,16 @@ def write(folder: Path, formats: Sequence[str], out: Path | None = None) -> None
 
     runs = results.load(folder)
     if not runs:
-        raise RunDirectoryError(f"there is no ended run below {folder}: run gyroscope reproduce or sweep first")
+        raise RunDirectoryError(
+            f"there is no ended run below {folder}: run gyroscope reproduce, sweep or train first, and resume what was "
+            "interrupted"
+        )
     out = out or folder / "report"
     out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     verdicts = claims.judge(claims.CLAIMS, runs)
+    if all(verdict.verdict == claims.UNMEASURED for verdict in verdicts):
+        verdicts = []  # a sweep of one's own, not the paper's
     if "html" in formats:
         from gyroscope.report.page import write_page
 
@@ -64,8 +69,11 @@ def write(folder: Path, formats: Sequence[str], out: Path | None = None) -> None
 
         with overall() as advance:
             paper_figures.write_all(runs, out / "figures", advance)
+    if not verdicts:
+        print(f"{len(runs)} runs")
     counts = {name: sum(verdict.verdict == name for verdict in verdicts)
               for name in (claims.HOLDS, claims.FAILS, claims.UNMEASURED)}  # fmt: skip
     said = ", ".join(f"{count} {name}" for name, count in counts.items())
-    print(f"{len(runs)} runs; of the paper's {len(verdicts)} claims: {said}")
+    if verdicts:
+        print(f"{len(runs)} runs; of the paper's {len(verdicts)} claims: {said}")
     print(f"report: {out / 'index.html' if 'html' in formats else out}   ({time.monotonic() - started:.0f} s)")

@@ -9,16 +9,19 @@ from typing import Any
 from gyroscope.commands import running
 
 _EXAMPLES = """\
-a grid is a TOML file; keys are those of a run's configuration (gyroscope train --help):
+a grid is a TOML file; keys are those of a run's configuration (gyroscope train --help), values may be lists:
   [base]
   task = "digits"
+  momentum = ["server", "workers"]
+  seed = "1-3"
+
+  [[grid]]
+  rule = ["krum", "median", "bulyan"]
   attack = "little"
   byzantine = 5
 
-  [grid]
-  rule = ["krum", "median", "bulyan"]
-  momentum = ["server", "workers"]
-  seed = "1-3"
+  [[grid]]                # the unattacked baseline, against which a report states what an attack cost
+  rule = "average"
 
 then:
   gyroscope sweep grid.toml --out runs/mine

@@ -34,6 +34,10 @@ def load_raw(name: str, folder: str | Path | None = None, progress: bool = True)
     own = _from_environment(dataset, tried) if folder is None else _from_argument(dataset, folder, tried)
     if own is not None:
         return own
+    if folder is not None:
+        warnings.warn(
+            f"{folder} holds no {dataset.title}: looking elsewhere (the cache, then the mirrors)", stacklevel=2
+        )
     cache = Cache(cache_root() / dataset.name)
     contents = {file.name: Content(raw, file.name) for file, raw in _obtain(dataset, cache, progress, tried).items()}
     return assemble(dataset, contents)

@@ -153,8 +153,10 @@ def parse_seeds(text: str) -> list[int]:
             seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
         except ValueError:
             raise ConfigError(f"cannot read the seeds {text!r}: write 1-5 or 1,2,7") from None
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"the seeds {text!r} are none or not distinct: write 1-5 or 1,2,7")
+    if not seeds:
+        raise ConfigError(f"there are no seeds in {text!r}: write the smaller one first, as in 1-5")
+    if len(set(seeds)) < len(seeds):
+        raise ConfigError(f"a seed stands twice in {text!r}: write 1-5 or 1,2,7")
     return seeds
 
 
@@ -165,16 +167,19 @@ def fingerprint(config: Config) -> str:
 
 
 def read(path: str | Path) -> list[Setup]:
-    """A user's grid: a TOML file with a table `base` of settings and a table `grid` of settings with lists of values.
+    """A user's grid: a TOML file with a table `base` of settings and one or more `grid`s of settings with their values.
 
     [base]
     task = "digits"
-    attack = "little"
-    byzantine = 5
-    [grid]
+    seed = "1-3"
+    [[grid]]
     rule = ["krum", "median"]
     momentum = ["server", "workers"]
-    seed = [1, 2, 3]
+    attack = "little"
+    byzantine = 5
+    [[grid]]
+    rule = "average"
+    momentum = ["server", "workers"]
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -182,29 +187,44 @@ def read(path: str | Path) -> list[Setup]:
         raise ConfigError(f"cannot read the grid {path}: {problem.strerror}") from problem
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
+    known = [field.name for field in dataclasses.fields(Config)]
     for key in content:
+        if key in known:
+            raise ConfigError(
+                f"{path}: {key} stands alone: put what all runs share under [base], the rest under [grid]"
+            )
         if key not in ("base", "grid"):
             raise UnknownNameError(f"table in {path}", key, ["base", "grid"])
-    return expand(content.get("base", {}), content.get("grid", {}), str(path))
+    grids = content.get("grid", {})
+    return expand(content.get("base", {}), *(grids if isinstance(grids, list) else [grids]), origin=str(path))
 
 
-def expand(base: Mapping[str, Any], grid: Mapping[str, Any], origin: str = "the grid") -> list[Setup]:
-    """Every combination of the grid's values, on top of the base; checked before anything runs."""
-    values = {
-        key: parse_seeds(value) if key == "seed" and isinstance(value, str) else value for key, value in grid.items()
-    }
-    for key, choices in values.items():
-        if not isinstance(choices, (list, tuple)) or not choices:
-            raise ConfigError(f"{origin}: {key} under [grid] must be a list of values, got {choices!r}")
-        if key in base:
-            raise ConfigError(f"{origin}: {key} is under [base] and under [grid]: keep one of them")
+def expand(base: Mapping[str, Any], *grids: Mapping[str, Any], origin: str = "the grid") -> list[Setup]:
+    """Every combination of each grid's values, on top of the base; checked before anything runs.
+
+    Where a grid and the base both have a setting, the grid's counts. Seeds may be written `"1-3"`.
+    """
     setups = []
-    for combination in itertools.product(*values.values()):
-        chosen = dict(zip(values, combination, strict=True))
-        config = Config.from_mapping({**base, **chosen})
-        config.resolve()
-        label = "-".join(f"{key}_{rule_label(str(value))}" for key, value in chosen.items())
-        setups.append(Setup(label or "run", config))
+    for grid in grids:
+        values = {key: _choices(key, value, origin) for key, value in {**base, **grid}.items()}
+        named = [key for key in values if key in grid or len(values[key]) > 1]
+        for combination in itertools.product(*values.values()):
+            chosen = dict(zip(values, combination, strict=True))
+            config = Config.from_mapping(chosen)
+            config.resolve()
+            label = "-".join(f"{key}_{rule_label(str(chosen[key]))}" for key in named)
+            setups.append(Setup(label or "run", config))
     if len({fingerprint(setup.config) for setup in setups}) < len(setups):
         raise ConfigError(f"{origin}: some combinations are the same run; remove the repeated values")
     return setups
+
+
+def _choices(key: str, value: Any, origin: str) -> Sequence[Any]:
+    """The values of a setting: a list as it is, seeds as `1-3`, anything else a single value."""
+    if key == "seed" and isinstance(value, str):
+        return parse_seeds(value)
+    if isinstance(value, list):
+        if not value:
+            raise ConfigError(f"{origin}: {key} has an empty list of values")
+        return value
+    return [value]

@@ -18,10 +18,10 @@ __all__ = ["RULES", "Aggregate", "Average", "Bulyan", "Krum", "Median", "Rule", 
 
 def make(name: str, **parameters: Any) -> Rule:
     """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`."""
-    return specs.make("rule", Rule, RULES, name, parameters)
+    base, given = specs.split(name)
+    return specs.make("rule", Rule, RULES, base, {**given, **parameters})
 
 
 def parse(spec: str) -> Rule:
     """The rule that a spec such as `krum:m=1` describes."""
-    name, parameters = specs.split(spec)
-    return make(name, **parameters)
+    return make(spec)

@@ -33,10 +33,11 @@ class Rule(ABC):
     infeasible f.
     """
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    needs: ClassVar[str]
-    paper: ClassVar[str]
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
+    """The requirement as a formula, such as `n >= 2f + 3`."""
+    paper: ClassVar[str] = "-"
     resilient: ClassVar[bool] = True
     """Whether the rule promises a finite result near the honest rows when at most f rows hold anything at all."""
     weaker: ClassVar[type[Rule] | None] = None
@@ -45,7 +46,13 @@ class Rule(ABC):
     def __call__(self, rows: Tensor | Sequence[Tensor], f: int) -> Aggregate:
         checked = rows_module.check(rows)
         self.check_feasible(checked.shape[0], f)
-        return self.aggregate(checked, f)
+        aggregate = self.aggregate(checked, f)
+        if not isinstance(aggregate, Aggregate) or aggregate.vector.shape != checked.shape[1:]:
+            raise ConfigError(
+                f"the rule {type(self).__name__} must return rules.Aggregate(vector, weight) with a vector of "
+                f"d = {checked.shape[1]} values (weight may be None), got {_describe(aggregate)}"
+            )
+        return aggregate
 
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this rule: `krum:m=1`."""
@@ -79,7 +86,13 @@ class Rule(ABC):
             weaker = weaker.weaker
         if weaker is not None:
             remedies.append(f"use {weaker.name}")
+        bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
         raise InfeasibleError(
-            f"{type(self).__name__} needs {self.needs} = {needed} workers for f = {f}, got n = {n}: "
-            + " or ".join(remedies)
+            f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: " + " or ".join(remedies)
         )
+
+
+def _describe(thing: object) -> str:
+    if isinstance(thing, Aggregate):
+        return f"a vector of shape {tuple(thing.vector.shape)}"
+    return f"a {type(thing).__name__}"

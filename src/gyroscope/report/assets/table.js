@@ -70,7 +70,7 @@ function showTable() {
   const input = el("input", { type: "search", id: "filter", placeholder: "Filter, e.g. little krum workers", "aria-label": "Filter the setups", oninput: filter });
   body.append(
     el("p", { class: "hint" }, "Top-1 accuracy on the test set in percent, mean ± standard deviation over the seeds. The drop is how far the ",
-      "maximum is below that of the unattacked average with the same task, learning rate and placement. A row leads to its configuration and its chart."),
+      "maximum is below that of the unattacked average that is equal in everything else. A row leads to its configuration and its chart."),
     el("div", { class: "choices" }, input, count),
     el("div", { class: "scroll" }, el("table", { class: "accuracies", role: "table" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, heads)), content)),

@@ -1,0 +1,94 @@
+"""Rules and attacks of others: what they may not break, and what they are told when they are wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gyroscope import Config, attacks, rules, train
+from gyroscope.errors import ConfigError, InfeasibleError
+
+HERE = __name__
+
+
+@dataclasses.dataclass(frozen=True)
+class InPlace(attacks.Attack):
+    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+        honest.mul_(-1)
+        return honest[:f]
+
+
+@dataclasses.dataclass(frozen=True)
+class OnACopy(attacks.Attack):
+    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+        return -honest[:f]
+
+
+@dataclasses.dataclass(frozen=True)
+class OneVector(attacks.Attack):
+    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+        return honest[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare(rules.Rule):
+    def min_workers(self, f: int) -> int:
+        return 2 * f + 1
+
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        return rows.mean(dim=0)  # type: ignore[return-value]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scalar(Bare):
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        return rules.Aggregate(rows.mean(), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broken(Bare):
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        raise ArithmeticError("bad weather")
+
+
+@pytest.mark.parametrize("momentum", ["workers", "server", "none"])
+def test_an_attack_that_works_in_place_changes_nothing_that_honest_workers_send(momentum: str) -> None:
+    common = {"rule": "median", "byzantine": 1, "momentum": momentum, "steps": 5}
+    careless, careful = (train(Config(attack=f"{HERE}:{kind}", **common)) for kind in ("InPlace", "OnACopy"))
+    assert careless.tables == careful.tables
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attack": f"{HERE}:OneVector", "byzantine": 5}, "must return f = 5 rows of d = 7510 values, got (7510,)"),
+        ({"rule": f"{HERE}:Bare"}, "must return rules.Aggregate(vector, weight)"),
+        ({"rule": f"{HERE}:Scalar"}, "got a vector of shape ()"),
+    ],
+)
+def test_a_wrong_result_is_explained(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(Config(steps=2, **changes))  # type: ignore[arg-type]
+    assert words in str(caught.value)
+
+
+def test_a_rule_that_says_little_of_itself_still_says_what_it_needs() -> None:
+    with pytest.raises(InfeasibleError, match="Bare needs at least 5 workers for f = 2, got n = 3: lower f to 1"):
+        Bare()(torch.randn(3, 4), f=2)
+
+
+def test_an_error_in_the_middle_is_on_record(tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError):
+        train(Config(rule=f"{HERE}:Broken", steps=3), out=tmp_path / "run")
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert status == {"status": "failed", "step": 0, "reason": "ArithmeticError: bad weather"}
+
+
+def test_make_reads_a_spec_too() -> None:
+    assert rules.make("krum:m=1") == rules.make("krum", m=1) == rules.Krum(m=1)
+    assert attacks.make("little:factor=2") == attacks.Little(factor=2)
