@@ -299,8 +299,7 @@ def test_tensorboard_gets_the_scalars_of_the_tables(tmp_path: Path) -> None:
 
 
 def test_mnist_learns_within_ten_steps(tmp_path: Path) -> None:
-    shared = Path(__file__).resolve().parents[3] / "shared" / "data" / "mnist"
-    folder = os.environ.get("GYROSCOPE_DATA") or (str(shared) if shared.is_dir() else None)
+    folder = os.environ.get("GYROSCOPE_DATA")
     if folder is None:
         pytest.skip("MNIST is not here: set GYROSCOPE_DATA to the folder that holds it")
     import pandas
