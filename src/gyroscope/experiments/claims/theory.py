@@ -139,7 +139,7 @@ CLAIMS: tuple[Claim, ...] = (
     Claim("ratio-orders", "Section 4.3",
           "In most experiments the ratio is 1 to 2 orders of magnitude too high for the theory",
           "geometric mean over an attacked run of ratio / bound, useless models left out; median over the runs",
-          "x10 to x100", "x10 to x100", _orders_too_high),
+          "x10 to x100", "x10 to x100 (set after first results)", _orders_too_high),
     Claim("straightness-first", "Section 3.2",
           "Straightness is positive and grows over the first steps (MNIST)",
           "runs with s_t > 0 for t = 1 to 5 and s_5 > s_1", "always, for about a dozen steps",

@@ -58,7 +58,7 @@ function showClaims() {
   const empty = el("p", { class: "notice" }, "No claim has this verdict.");
   const heads = ["Verdict", "Claim", "Paper", "Measured here"];
   body.append(
-    el("p", { class: "hint" }, "Each criterion was set from the paper's words before measuring. Open a claim for where it ",
+    el("p", { class: "hint" }, "Each criterion was taken from the paper's words. Open a claim for where it ",
       "stands, what is measured and when it counts as holding."),
     el("div", { class: "choices", role: "group", "aria-label": "Filter by verdict" }, buttons),
     el("table", { class: "claims", role: "table" },
