@@ -65,6 +65,7 @@ class Config:
     )
 
     evaluate_every: int | None = _option(None, _RECORD, "rounds between evaluations on the test set", metavar="K")
+    measure_every: int = _option(1, _RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
     checkpoint_every: int | None = _option(
         None, _RECORD, "rounds between checkpoints (default: one every 30 seconds)", metavar="K", experiment=False
     )
@@ -86,7 +87,7 @@ class Config:
         _check_types(self)
         for name, least in (
             ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0),
-            ("evaluate_every", 1), ("checkpoint_every", 1), ("threads", 1),
+            ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:

@@ -108,11 +108,29 @@ def measure(
     row["decrease_holds"] = curvature.decreases
     row["distance_from_start"] = products.norm("travelled")
     row["byzantine_share"] = _byzantine_share(played.aggregate.weight, h)
-    # Copies of what is the table's own memory; means and aggregates are new vectors at every step.
-    kept = {
+    return row, Memory(memory.start, trajectory, _kept(vectors))
+
+
+def follow(played: Round, memory: Memory, mu: float, measured_next: bool) -> Memory:
+    """The memory after a round that is not measured: what later measures need of it, and no more."""
+    of_sampled = statistics.moments(played.sampled)
+    h = len(played.sampled)
+    mean, past = of_sampled.mean, memory.trajectory.past
+    dots = statistics.products([mean, past], [(0, 1)]).dots
+    sigma = 0.0 if h == 1 else theory.spread(of_sampled.squares, h)
+    _, trajectory = theory.advance(memory.trajectory, mean, sigma, mu, (dots[0][0], dots[0][1]))
+    if not measured_next:
+        return Memory(memory.start, trajectory, {})
+    sent = statistics.moments(played.sent).mean if played.sent is not played.sampled else mean
+    vectors = {"sampled": mean, "sent": sent, "attack": _mean(played.attack), "aggregate": played.aggregate.vector}
+    return Memory(memory.start, trajectory, _kept(vectors))
+
+
+def _kept(vectors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+    """For the next round: copies of what is the table's own memory; means and aggregates are new at every step."""
+    return {
         name: vector.clone() if name == "attack" else vector for name, vector in vectors.items() if vector is not None
     }
-    return row, Memory(memory.start, trajectory, kept)
 
 
 class _Products:

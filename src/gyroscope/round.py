@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyroscope import randomness
 from gyroscope.attacks import Attack, View
+from gyroscope.clock import UNTIMED, Clock
 from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Rule
 from gyroscope.schedule import Schedule
@@ -70,17 +71,23 @@ class Round:
     """What the rule made of it."""
 
 
-def play(players: Players, table: Table, step: int) -> Round:
+def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
     """Play one round: update the model's parameters and the table in place, and tell what happened."""
     parameters = players.workers.parameters
-    losses, sampled = players.workers.sample(step, out=table.sampled)
+    losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
+    clock.lap("gradients")
     sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
+    clock.lap("momentum")
     attack = _attack_rows(players, sent, parameters, step)
     table.byzantine.copy_(attack)
+    clock.lap("attack")
     aggregate = players.rule(table.matrix, players.declared_f)
+    clock.lap("rule")
     direction, table.state = players.placement.after(aggregate.vector, table.state)
+    clock.lap("momentum")
     lr = players.schedule.at(step)
     parameters.sub_(direction, alpha=lr)
+    clock.lap("update")
     return Round(step, lr, losses, sampled, sent, attack, aggregate)
 
 

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
+from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, MissingExtraError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
-from gyroscope.measures import Memory, Number, measure
+from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
@@ -85,6 +86,7 @@ def train(
     progress: Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
+    clock: Clock = UNTIMED,
 ) -> Result:
     """Run one experiment.
 
@@ -92,6 +94,7 @@ def train(
     out: the run directory to write; without it, results are only returned.
     progress: who is told of each step (see `gyroscope.progress`).
     stop: asked after every round; once it says True the run ends with a checkpoint and the status `interrupted`.
+    clock: a `gyroscope.clock.Stopwatch` to tell where the time went.
 
     The configuration's `threads` becomes torch's number of threads, and stays so.
     """
@@ -106,9 +109,9 @@ def train(
     run = Run(config, task or load_task(config, _wants_bar(progress)))
     config = run.config
     if out is None:
-        return run.go(None, progress or Silent(), stop, tensorboard=False)
+        return run.go(None, progress or Silent(), stop, tensorboard=False, clock=clock)
     with RunDirectory.create(out, config, overwrite=overwrite) as directory:
-        return run.go(directory, progress or Silent(), stop, tensorboard)
+        return run.go(directory, progress or Silent(), stop, tensorboard, clock)
 
 
 def resume(
@@ -119,6 +122,7 @@ def resume(
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
     machine: Mapping[str, Any] | None = None,
+    clock: Clock = UNTIMED,
 ) -> Result:
     """Continue an interrupted or killed run, to the same bits as if it had never stopped.
 
@@ -137,7 +141,7 @@ def resume(
         run.restore(directory)
         directory.add_session()
         directory.set_status(record.RUNNING, step=run.step)
-        return run.go(directory, progress or Silent(), stop, tensorboard)
+        return run.go(directory, progress or Silent(), stop, tensorboard, clock)
 
 
 def load_task(config: Config, progress: bool = False) -> tasks.Task:
@@ -199,7 +203,12 @@ class Run:
         }
 
     def go(
-        self, directory: RunDirectory | None, progress: Progress, stop: Callable[[], bool], tensorboard: bool
+        self,
+        directory: RunDirectory | None,
+        progress: Progress,
+        stop: Callable[[], bool],
+        tensorboard: bool,
+        clock: Clock = UNTIMED,
     ) -> Result:
         """Play the rounds that are left."""
         board = _Board(directory, self.step) if tensorboard and directory else None
@@ -207,24 +216,27 @@ class Run:
         saved = time.monotonic()
         status = record.COMPLETE
         try:
+            clock.start()
             if self.step == 0:
-                self._evaluate(directory, progress, board)
+                self._evaluate(directory, progress, board, clock)
             while self.step < self.steps:
-                row = self.play_round(directory)
+                row = self.play_round(directory, clock)
                 progress.step(row)
                 if board:
                     board.write(row)
                 if not bool(torch.isfinite(self.parameters).all()):
                     status = record.DIVERGED
                     break
+                clock.lap("record")
                 if self.step % self.evaluate_every == 0 or self.step == self.steps:
-                    self._evaluate(directory, progress, board)
+                    self._evaluate(directory, progress, board, clock)
                 if stop() and self.step < self.steps:
                     status = record.INTERRUPTED
                     break
                 if directory and self.step < self.steps and self._checkpoint_due(saved):
                     directory.save_checkpoint(self.state())
                     saved = time.monotonic()
+                clock.lap("record")
         except Exception as problem:
             if directory and not isinstance(problem, StorageError):
                 reason = f"{type(problem).__name__}: {problem}"
@@ -238,11 +250,22 @@ class Run:
             self._conclude(directory, status)
         return self._result(status, directory)
 
-    def play_round(self, directory: RunDirectory | None = None) -> dict[str, Number]:
+    def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
         """Play, measure and record one round; returns its measures."""
-        played = play(self.players, self.table, self.step)
-        row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
-        weight = played.aggregate.weight
+        played = play(self.players, self.table, self.step, clock)
+        if self.step % self.config.measure_every == 0:
+            row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
+            clock.lap("measures")
+            self._record(directory, row, played.aggregate.weight)
+        else:
+            measured_next = (self.step + 1) % self.config.measure_every == 0
+            self.memory = follow(played, self.memory, self.mu, measured_next)
+            row = {"step": self.step, "lr": played.lr}
+            clock.lap("measures")
+        self.step += 1
+        return row
+
+    def _record(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
         self.tables[record.METRICS].append(row)
         if weight is not None:
             shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
@@ -251,11 +274,12 @@ class Run:
             directory.append(record.METRICS, row)
             if weight is not None:
                 directory.append(record.WEIGHTS, self.tables[record.WEIGHTS][-1])
-        self.step += 1
-        return row
 
-    def _evaluate(self, directory: RunDirectory | None, progress: Progress, board: _Board | None) -> Evaluation:
+    def _evaluate(
+        self, directory: RunDirectory | None, progress: Progress, board: _Board | None, clock: Clock
+    ) -> Evaluation:
         evaluation = evaluate(self.model, self.test, self.config.seed)
+        clock.lap("evaluation")
         row: dict[str, Number] = {
             "step": self.step,
             "accuracy": evaluation.accuracy,
@@ -269,6 +293,7 @@ class Run:
         if board:
             board.write(row)
         progress.evaluated(self.step, evaluation.accuracy)
+        clock.lap("record")
         return evaluation
 
     def _checkpoint_due(self, saved: float) -> bool:

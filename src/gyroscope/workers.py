@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -10,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope import randomness
+from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split, deal
-from gyroscope.rows import split_like, trainable
+from gyroscope.rows import shift_and_clip, split_like, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -57,13 +59,13 @@ class HonestWorkers:
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
         self.gradients = choose(model, loss)
 
-    def sample(self, step: int, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         inputs, targets = self._batches(step)
+        clock.lap("data")
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         losses = self.gradients(inputs, targets, (self.seed, step), rows)
-        self._regularise(rows)
-        self._clip(rows)
+        self._regularise_and_clip(rows)
         return losses, rows
 
     def _batches(self, step: int) -> tuple[Tensor | Sequence[Tensor], Tensor]:
@@ -79,22 +81,18 @@ class HonestWorkers:
         ]
         return prepared, targets
 
-    def _regularise(self, rows: Tensor) -> None:
-        """Add the gradient of the L2 term, which is the same for all workers."""
-        if self.l2 == 0:
+    def _regularise_and_clip(self, rows: Tensor) -> None:
+        """Add the gradient of the L2 term, which is the same for all workers; then no row is longer than the bound."""
+        if self.l2 == 0 and self.clip == math.inf:
             return
-        if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
-            rows.add_(self.parameters, alpha=self.l2)
+        if self.l2 == 0:
+            shift_and_clip(rows, None, 0.0, self.clip)
+        elif self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
+            shift_and_clip(rows, self.parameters, self.l2, self.clip)
         else:  # the released code's lambda^2 * ||theta||
             norm = torch.linalg.vector_norm(self.parameters)
-            rows.add_(self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny), alpha=self.l2**2)
-
-    def _clip(self, rows: Tensor) -> None:
-        """Shorten every row that is longer than the bound to exactly the bound."""
-        if self.clip == float("inf"):
-            return
-        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        rows.mul_((self.clip / norms).clamp_max_(1.0))
+            unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+            shift_and_clip(rows, unit, self.l2**2, self.clip)
 
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:

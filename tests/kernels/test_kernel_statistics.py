@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from kernel_inputs import close, rows, same
 from torch import Tensor
 
 from gyroscope import kernels
+from gyroscope.rows import plain_shift_and_clip
 
 
 @given(rows, st.sampled_from((0.0, 1e4)))
@@ -102,3 +104,36 @@ def test_vectors_of_different_kinds_are_an_error() -> None:
         kernels.gram([torch.zeros(3), torch.zeros(4)])
     with pytest.raises(ValueError, match="one type"):
         kernels.gram([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])
+
+
+@given(rows, st.sampled_from((None, 0.0, 1e-4, 3.0)), st.sampled_from((0.5, 2.0, 1e30, math.inf)))
+@settings(deadline=None, max_examples=150)
+def test_shifting_and_clipping(matrix: Tensor, factor: float | None, limit: float) -> None:
+    matrix = matrix.clamp(-1e37, 1e37).nan_to_num(0.5)
+    shift = None if factor is None else matrix[0].roll(1).clone()
+    for function in (kernels.shift_and_clip, plain_shift_and_clip):
+        got = matrix.clone()
+        function(got, shift, factor or 0.0, limit)
+        wanted = matrix.double() if shift is None else matrix.double() + (factor or 0.0) * shift.double()
+        norms = wanted.norm(dim=1, keepdim=True)
+        scale = (limit / norms).clamp_max(1) if limit < math.inf else torch.ones_like(norms)
+        # The plain path rounds after each operation: a sum that nearly cancels keeps the error of its parts.
+        parts = matrix.double().abs() + (0 if shift is None else (factor or 0.0) * shift.double().abs())
+        allowed = 4 * torch.finfo(matrix.dtype).eps * parts * scale + 1e-44
+        assert got.dtype == matrix.dtype
+        assert bool(((got - wanted * scale).abs() <= allowed).all())
+        unchanged = (norms < limit * (1 - 1e-6)).flatten() & (shift is None)
+        assert torch.equal(got[unchanged], matrix[unchanged])
+
+
+@pytest.mark.parametrize("function", [kernels.shift_and_clip, plain_shift_and_clip])
+def test_clipping_what_is_not_finite(function: Callable[..., None]) -> None:
+    matrix = torch.ones(3, 50)
+    matrix[0, 7], matrix[1, 7] = torch.nan, torch.inf
+    unlimited = matrix.clone()
+    function(unlimited, None, 0.0, math.inf)
+    assert same(unlimited, matrix)
+    function(matrix, None, 0.0, 1.0)
+    assert matrix[0].isnan().all()
+    assert matrix[1].isnan().nonzero().tolist() == [[7]] and matrix[1].nansum() == 0
+    assert matrix[2].norm() == pytest.approx(1)

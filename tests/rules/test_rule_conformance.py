@@ -297,3 +297,16 @@ def test_f_may_be_zero_with_a_single_worker_more_than_none(name: str) -> None:
     rule = RULES[name]()
     rows = normal(rule.min_workers(0), 4, seed=9)
     assert rule(rows, 0).vector.isfinite().all()
+
+
+# ------------------------------------------------------------------------------------------ other devices
+
+
+@by_spec
+def test_never_waits_for_a_device_inside(spec: str) -> None:
+    """A tensor on the device `meta` has no values: whoever asks for one, as a wait for a GPU does, gets an error."""
+    rule = parse(spec)
+    n = max(19, rule.min_workers(3))
+    aggregate = rule(torch.empty(n, 40, device="meta"), f=3)
+    assert aggregate.vector.device.type == "meta" and aggregate.vector.shape == (40,)
+    assert aggregate.weight is None or aggregate.weight.shape == (n,)

@@ -202,3 +202,29 @@ def test_the_memory_of_the_recursions_does_not_grow() -> None:
         kept = [run.memory.start, run.memory.trajectory.past, *run.memory.previous.values()]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in kept))
     assert sizes[-1] == sizes[1]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("every", [2, 3, 100])
+def test_steps_that_are_measured_say_the_same_when_others_are_not(setting: str, every: int) -> None:
+    task = tiny_task()
+    config = gy.Config(workers=9, batch=3, steps=8, **SETTINGS[setting])
+    whole = gy.train(config, task=task)
+    some = gy.train(dataclasses.replace(config, measure_every=every), task=task)
+    for table in ("metrics.csv", "workers.csv"):
+        assert some.tables[table] == [row for row in whole.tables[table] if row["step"] % every == 0]
+    assert some.tables["evaluations.csv"] == whole.tables["evaluations.csv"]
+
+
+def test_the_progress_is_told_of_steps_that_are_not_measured() -> None:
+    steps = []
+
+    class Watching:
+        def begin(self, title: str, step: int, steps: int) -> None: ...
+        def evaluated(self, step: int, accuracy: float) -> None: ...
+        def end(self) -> None: ...
+        def step(self, row: dict[str, measures.Number]) -> None:
+            steps.append(row["step"])
+
+    gy.train(gy.Config(workers=5, batch=3, steps=6, measure_every=4), task=tiny_task(), progress=Watching())
+    assert steps == [0, 1, 2, 3, 4, 5]

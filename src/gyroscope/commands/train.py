@@ -53,6 +53,7 @@ def add(commands: Any) -> None:
     shown = command.add_argument_group("what is shown")
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
+    shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
     command.set_defaults(run=_train)
 
 
@@ -75,12 +76,13 @@ def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from gyroscope import progress, training
+    from gyroscope import clock, progress, training
     from gyroscope.config import Config
 
     given = {field.name: getattr(options, field.name) for field in _fields() if hasattr(options, field.name)}
     shown = progress.choose(hasattr(options, "quiet"))
     board = hasattr(options, "tensorboard")
+    watch = clock.Stopwatch() if hasattr(options, "profile") else clock.UNTIMED
     with _Interruption() as interruption:
         if hasattr(options, "resume"):
             others = [*given, *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
@@ -89,15 +91,17 @@ def _train(options: argparse.Namespace) -> int:
                     f"--resume takes everything from {options.resume}/config.toml: leave out "
                     + ", ".join(f"--{name.replace('_', '-')}" for name in others)
                 )
-            result = training.resume(options.resume, progress=shown, stop=interruption, tensorboard=board)
+            result = training.resume(options.resume, progress=shown, stop=interruption, tensorboard=board, clock=watch)
         else:
             config = Config.load(options.config) if hasattr(options, "config") else Config()
             config = dataclasses.replace(config, **given)
             out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
             overwrite = hasattr(options, "overwrite")
             result = training.train(
-                config, out=out, overwrite=overwrite, progress=shown, stop=interruption, tensorboard=board
+                config, out=out, overwrite=overwrite, progress=shown, stop=interruption, tensorboard=board, clock=watch
             )
+    if isinstance(watch, clock.Stopwatch):
+        print(watch)
     return _conclude(result)
 
 

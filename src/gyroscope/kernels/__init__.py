@@ -2,8 +2,8 @@
 
 `usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
 neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
-better. No function changes or keeps its input. They use as many threads as torch does, and their results do not
-depend on how many that is.
+better. No function keeps its input, and only `shift_and_clip` changes it. They use as many threads as torch does, and
+their results do not depend on how many that is.
 
 The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
 before a kernel is called.
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, median, trimmed_mean
 from gyroscope.kernels.distance import distances, squared_distances
-from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of
+from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
     "Moments",
@@ -31,6 +31,7 @@ __all__ = [
     "mean_around_median",
     "mean_of",
     "median",
+    "shift_and_clip",
     "squared_distances",
     "trimmed_mean",
     "usable",
@@ -59,6 +60,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     column_moments(rows, std=True)
     gram([rows[0], rows[1]])
     mean_of(rows, [0])
+    shift_and_clip(rows, rows[0], 0.0, 1.0)
 
 
 @functools.cache

@@ -23,23 +23,23 @@ Table = NDArray[np.float64]
 Parts = list[tuple[int, int]]
 
 
-def distances(rows: Tensor, copies: int = 0) -> Tensor:
+def distances(rows: Tensor) -> Tensor:
     """The (n, n) table of Euclidean distances: see `squared_distances`."""
-    table = squared_distances(rows, copies)
+    table = squared_distances(rows)
     values = table.numpy()
     np.sqrt(values, out=values)  # torch's root of even a small table uses MKL's threads: it hangs in a forked child
     return table
 
 
-def squared_distances(rows: Tensor, copies: int = 0) -> Tensor:
+def squared_distances(rows: Tensor) -> Tensor:
     """The (n, n) table of squared Euclidean distances, in float64.
 
     Differences are taken before squaring, so near-identical rows with a large common offset keep their distance. A
-    NaN or an infinity anywhere in a row puts that row infinitely far from every other. The diagonal is zero. The
-    last `copies` rows are known to be equal: their distances are computed once.
+    NaN or an infinity anywhere in a row puts that row infinitely far from every other. The diagonal is zero. Where
+    the last rows are copies of one another, as those of colluders in a simulation are, they cost as much as one.
     """
     n = rows.shape[0]
-    distinct = n - max(0, copies - 1)
+    distinct = n - _copies_at_the_end(rows) + 1
     parts = threads.pieces(n, rows.shape[1], _WIDTH, most=32)
     table = _squares(rows[:distinct], parts)
     if distinct < n:
@@ -50,6 +50,22 @@ def squared_distances(rows: Tensor, copies: int = 0) -> Tensor:
             table[distinct - 1 :, distinct - 1 :] = np.inf
             np.fill_diagonal(table, 0)
     return torch.from_numpy(table)
+
+
+def _copies_at_the_end(rows: Tensor) -> int:
+    """How many of the last rows are the same to the last bit, the last one included. Others differ within a few
+    columns, so looking costs next to nothing where there are none."""
+    n, d = rows.shape
+    words = memory.flat(rows).view(np.int32 if rows.dtype == torch.float32 else np.int64)
+    starts = [row * rows.stride(0) for row in range(n)]
+    few, last = min(d, _WIDTH), starts[-1]
+    copies = 1
+    for start in reversed(starts[:-1]):
+        for width in (few, d):
+            if not np.array_equal(words[start : start + width], words[last : last + width]):
+                return copies
+        copies += 1
+    return copies
 
 
 def _squares(rows: Tensor, parts: Parts) -> Table:

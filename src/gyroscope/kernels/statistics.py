@@ -72,6 +72,21 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     return out
 
 
+def shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: float) -> None:
+    """Add `factor` times a vector to every row, then shorten every row longer than the limit to it. In place."""
+    from gyroscope.kernels.compiled import moments
+
+    n, d = rows.shape
+    matrix, stride = memory.flat(rows), rows.stride(0)
+    vector = matrix[:0] if shift is None else memory.flat(shift)
+    parts = threads.pieces(d, n, 1)  # whole rows
+
+    def work(number: int) -> None:
+        moments.shift_and_clip(matrix, stride, d, *parts[number], vector, factor, limit)
+
+    threads.spread(work, len(parts))
+
+
 def gram(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
     """Inner products of k vectors of one length and type, and their norms and largest magnitudes.
 

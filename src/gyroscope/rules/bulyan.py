@@ -74,13 +74,16 @@ class Bulyan(Rule):
         n = table.shape[0]
         scoring = Scoring(self.squared, self.neighbours)
         shares = torch.zeros(n - 2 * f - self.slack, n, dtype=torch.float64, device=table.device)
-        left = torch.arange(n, device=table.device)  # rows not yet removed, in ascending order
+        removed = torch.zeros(n, dtype=torch.bool, device=table.device)
         ranking = scoring.ranking(table, f)  # the rows left, best first
         for i in range(shares.shape[0]):
             if self.rescore and i > 0:
-                ranking = left[scoring.ranking(table[left][:, left], f)]
+                # Nothing here has a size that depends on values: a GPU need not wait for the host, nor it for the GPU.
+                scores = scoring.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
+                order = scores.argsort(stable=True)
+                ranking = order[removed[order].to(torch.uint8).argsort(stable=True)][: n - i]
             count = max(1, min(self.m or n, n - f - 2 - i))
-            shares[i, ranking[:count]] = 1 / count
-            left = left[left != ranking[0]]
+            shares[i].index_fill_(0, ranking[:count], 1 / count)
+            removed.index_fill_(0, ranking[:1], True)
             ranking = ranking[1:]
         return shares

@@ -40,8 +40,8 @@ def plain_median(rows: Tensor, even: str = "lower") -> Tensor:
 def plain_mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """The reference, and the path of other devices."""
     if shares is not None:
-        used = shares.any(dim=0).nonzero().flatten()  # by index: 0 * NaN would be NaN
-        rows = shares.index_select(1, used).to(rows.dtype) @ rows.index_select(0, used)
+        unused = ~shares.any(dim=0)
+        rows = shares.to(rows.dtype) @ rows.masked_fill(unused.unsqueeze(1), 0)  # 0 * NaN would be NaN
     n = rows.shape[0]
     ordered = rows.sort(dim=0).values
     middle = ordered[(n - 1) // 2]

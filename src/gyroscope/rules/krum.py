@@ -30,18 +30,26 @@ class Scoring:
         if not isinstance(self.squared, bool):
             raise ConfigError(f"squared must be true or false, got {self.squared!r}")
 
-    def scores(self, table: Tensor, f: int) -> Tensor:
-        """The score of each row, from the table of squared distances between all rows."""
-        n = table.shape[0]
+    def scores(self, table: Tensor, f: int, left: int | None = None) -> Tensor:
+        """The score of each row, from the table of squared distances between all rows.
+
+        left: how many rows take part. The others' columns must be infinite, and their own scores mean nothing.
+        """
+        n = table.shape[0] if left is None else left
         count = max(1, n - f - (1 if self.neighbours == "n-f-1" else 2))
-        # A row is no neighbour of itself, even where others lie at distance zero from it: drop the diagonal by place.
-        others = table[~torch.eye(n, dtype=torch.bool, device=table.device)].view(n, n - 1)
-        nearest = others.sort(dim=1).values[:, :count]
+        nearest = others(table).sort(dim=1).values[:, :count]
         return (nearest if self.squared else nearest.sqrt()).sum(dim=1)
 
     def ranking(self, table: Tensor, f: int) -> Tensor:
         """Row numbers from the best score to the worst; of equal scores the lowest row first."""
         return self.scores(table, f).argsort(stable=True)
+
+
+def others(table: Tensor) -> Tensor:
+    """(n, n-1): the table without its diagonal. By place: a row is no neighbour of itself, even where others lie at
+    distance zero from it. (A mask would do, but a GPU would have to tell the host how many values it leaves.)"""
+    n = table.shape[0]
+    return table.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -230,6 +230,7 @@ def _binary(operation: str) -> Any:
 
 add = _binary("fadd")
 subtract = _binary("fsub")
+multiply = _binary("fmul")
 divide = _binary("fdiv")
 
 

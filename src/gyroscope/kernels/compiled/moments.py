@@ -17,6 +17,7 @@ from gyroscope.kernels.compiled.lanes import (
     if_less,
     load_wide,
     magnitude,
+    multiply,
     narrow,
     pointer,
     prefetch,
@@ -87,6 +88,40 @@ def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: i
         if start + WIDE > end:
             for column in range(end - start):
                 out[start + column] = rest[column]
+
+
+@kernel
+def shift_and_clip(
+    rows: Any, stride: int, d: int, begin: int, end: int, shift: Any, factor: float, limit: float
+) -> None:
+    """To rows begin, ..., end - 1 of rows[row * stride + column] add `factor` times the shift, if there is one; then
+    shorten what is longer than the limit. The second pass over a row finds it in the cache."""
+    whole = d - d % WIDE
+    wide_factor = fill_wide(factor)
+    for row in range(begin, end):
+        at = row * stride
+        squares = fill_wide(0.0)
+        for column in range(0, whole, WIDE):
+            value = load_wide(rows, at + column)
+            if shift.size:
+                value = add_product(wide_factor, load_wide(shift, column), value)
+                store(rows, at + column, narrow(rows, value))
+            squares = add_product(value, value, squares)
+        total = _total(squares)
+        for column in range(whole, d):
+            last = np.float64(rows[at + column])
+            if shift.size:
+                last += factor * shift[column]
+                rows[at + column] = last
+            total += last * last
+        scale = limit / np.sqrt(total)
+        if limit == np.inf or scale >= 1:  # NaN goes on: such a row becomes NaN as a whole
+            continue
+        wide_scale = fill_wide(scale)
+        for column in range(0, whole, WIDE):
+            store(rows, at + column, narrow(rows, multiply(load_wide(rows, at + column), wide_scale)))
+        for column in range(whole, d):
+            rows[at + column] *= scale
 
 
 @kernel

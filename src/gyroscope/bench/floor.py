@@ -1,0 +1,134 @@
+"""A whole training run against its floor: the time that its matrix products alone take at the measured sgemm rate."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from gyroscope import tasks
+from gyroscope.bench.results import Line
+from gyroscope.bench.timing import spread
+from gyroscope.clock import Stopwatch
+from gyroscope.config import Config
+from gyroscope.evaluation import evaluate
+from gyroscope.measures import Number
+from gyroscope.record import RunDirectory
+from gyroscope.training import Run
+
+SIDE = 1024
+"""The square product that the sgemm rate is measured with: large enough to be fast, small enough to be quick."""
+BESIDE = 10
+"""Rounds between two measurements of the rate."""
+LIMIT = 2.2
+
+MNIST = Config(
+    task="mnist", rule="krum", attack="little", byzantine=12, momentum="workers", lr=0.5, evaluate_every=5, threads=1
+)
+CIFAR10 = Config(task="cifar10", rule="krum", attack="little", byzantine=5, momentum="workers", lr=0.01)
+OTHER_LIMIT = 0.10
+
+
+def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
+    """One run on one thread, with all measures, evaluated every 5 steps and written to disk."""
+    threads = torch.get_num_threads()
+    run = Run(MNIST.resolve(task), task)
+    operations = products(run)
+    clock = Stopwatch()
+    beside = _Beside(clock)
+    with tempfile.TemporaryDirectory() as folder, RunDirectory.create(Path(folder) / "run", run.config) as directory:
+        begin = time.perf_counter()
+        run.go(directory, beside, lambda: False, tensorboard=False, clock=clock)
+        seconds = time.perf_counter() - begin - beside.aside
+    torch.set_num_threads(threads)
+    rate = spread([2.0 * SIDE**3 / value for value in beside.seconds])
+    floor = operations / rate.middle
+    what = f"MNIST run, krum, little, f = 12, one thread / its {operations / 1e9:.0f} GFLOP of matrix products"
+    return [
+        Line("training", what, None, None, seconds / floor, "x", ours_ms=1e3 * seconds, other_ms=1e3 * floor,
+             limit=LIMIT),
+        Line("training", f"sgemm of {SIDE} x {SIDE}, one thread", None, None, rate.middle / 1e9, "GFLOP/s",
+             rate.low / 1e9, rate.high / 1e9),
+    ], clock  # fmt: skip
+
+
+def products(run: Run) -> float:
+    """Floating-point operations of all matrix products of a run: the gradients' and the evaluations'."""
+    with _Products() as in_round:
+        run.players.workers.sample(0)
+    with _Products() as in_evaluation:
+        evaluate(run.model, run.test)
+    evaluations = 1 + -(-run.steps // run.evaluate_every)
+    return float(in_round.operations * run.steps + in_evaluation.operations * evaluations)
+
+
+class _Products(TorchDispatchMode):
+    """Counts the floating-point operations of matrix products and convolutions, with torch's own formulas.
+
+    (torch's FlopCounterMode follows modules with hooks that the workers' way of differentiating does not allow.)
+    """
+
+    operations = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function._overloadpacket not in flop_registry and self._composite(function):
+            with self:
+                return function.decompose(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
+        formula = flop_registry.get(function._overloadpacket)
+        if formula is not None:
+            self.operations += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+    @staticmethod
+    def _composite(function: Any) -> bool:
+        """Without gradients torch hands over `linear` as a whole."""
+        return torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
+
+
+def cifar10_rounds(task: tasks.Task, rounds: int = 2) -> tuple[list[Line], Stopwatch]:
+    """How much of a full-size round is not gradients. Evaluations are not part of a round."""
+    run = Run(CIFAR10.resolve(task), task)
+    run.play_round()  # warms up
+    clock = Stopwatch()
+    for _ in range(rounds):
+        run.play_round(clock=clock)
+    total, gradients = sum(clock.seconds.values()), clock.seconds["gradients"]
+    other = total - gradients
+    what = "everything but gradients in a full-size CIFAR-10 round / the round"
+    per_round = 1e3 / rounds
+    return [
+        Line("training", what, None, None, other / total, "x", ours_ms=other * per_round, other_ms=total * per_round,
+             limit=OTHER_LIMIT)
+    ], clock  # fmt: skip
+
+
+class _Beside:
+    """Measures the sgemm rate between rounds, and how long that took: a noisy machine slows both down alike."""
+
+    def __init__(self, clock: Stopwatch) -> None:
+        self.clock = clock
+        self.seconds: list[float] = []
+        self.aside = 0.0
+        self.left, self.right, self.out = (torch.randn(SIDE, SIDE) for _ in range(3))
+
+    def step(self, row: dict[str, Number]) -> None:
+        if int(row["step"] or 0) % BESIDE:
+            return
+        begin = time.perf_counter()
+        for _ in range(2):  # the first one brings the matrices back into the cache
+            start = time.perf_counter()
+            torch.mm(self.left, self.right, out=self.out)
+            taken = time.perf_counter() - start
+        self.seconds.append(taken)
+        self.aside += time.perf_counter() - begin
+        self.clock.start()
+
+    def begin(self, title: str, step: int, steps: int) -> None: ...
+    def evaluated(self, step: int, accuracy: float) -> None: ...
+    def end(self) -> None: ...
