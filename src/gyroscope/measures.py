@@ -59,9 +59,7 @@ def measure(
 ) -> tuple[dict[str, Number], Memory]:
     """All columns of one round (`parameters` are those after it), and the memory for the next."""
     h = len(played.sampled)
-    accumulated = played.sent is not played.sampled  # else the workers sent just what they sampled
-    of_sampled = statistics.moments(played.sampled)
-    of_sent = statistics.moments(played.sent) if accumulated else of_sampled
+    of_sampled, of_sent = played.of_sampled.moments, played.of_sent.moments
     vectors = {
         "sampled": of_sampled.mean,
         "sent": of_sent.mean,
@@ -113,7 +111,7 @@ def measure(
 
 def follow(played: Round, memory: Memory, mu: float, measured_next: bool) -> Memory:
     """The memory after a round that is not measured: what later measures need of it, and no more."""
-    of_sampled = statistics.moments(played.sampled)
+    of_sampled = played.of_sampled.moments
     h = len(played.sampled)
     mean, past = of_sampled.mean, memory.trajectory.past
     dots = statistics.products([mean, past], [(0, 1)]).dots
@@ -121,8 +119,12 @@ def follow(played: Round, memory: Memory, mu: float, measured_next: bool) -> Mem
     _, trajectory = theory.advance(memory.trajectory, mean, sigma, mu, (dots[0][0], dots[0][1]))
     if not measured_next:
         return Memory(memory.start, trajectory, {})
-    sent = statistics.moments(played.sent).mean if played.sent is not played.sampled else mean
-    vectors = {"sampled": mean, "sent": sent, "attack": _mean(played.attack), "aggregate": played.aggregate.vector}
+    vectors = {
+        "sampled": mean,
+        "sent": played.of_sent.moments.mean,
+        "attack": _mean(played.attack),
+        "aggregate": played.aggregate.vector,
+    }
     return Memory(memory.start, trajectory, _kept(vectors))
 
 

@@ -16,6 +16,7 @@ from gyroscope.clock import UNTIMED, Clock
 from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Rule
 from gyroscope.schedule import Schedule
+from gyroscope.statistics import Described
 from gyroscope.workers import HonestWorkers
 
 
@@ -69,16 +70,20 @@ class Round:
     """(f, d): what the Byzantine workers sent; f may be 0."""
     aggregate: Aggregate
     """What the rule made of it."""
+    of_sampled: Described
+    of_sent: Described
+    """The same rows with their moments, which attack and measures share."""
 
 
 def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
     """Play one round: update the model's parameters and the table in place, and tell what happened."""
     parameters = players.workers.parameters
     losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
-    clock.lap("gradients")
     sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
     clock.lap("momentum")
-    attack = _attack_rows(players, sent, parameters, step)
+    of_sampled = Described(sampled)
+    of_sent = Described(sent) if sent is not sampled else of_sampled
+    attack = _attack_rows(players, of_sent, parameters, step)
     table.byzantine.copy_(attack)
     clock.lap("attack")
     aggregate = players.rule(table.matrix, players.declared_f)
@@ -88,12 +93,12 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     lr = players.schedule.at(step)
     parameters.sub_(direction, alpha=lr)
     clock.lap("update")
-    return Round(step, lr, losses, sampled, sent, attack, aggregate)
+    return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
-def _attack_rows(players: Players, sent: Tensor, parameters: Tensor, step: int) -> Tensor:
+def _attack_rows(players: Players, honest: Described, parameters: Tensor, step: int) -> Tensor:
     if players.attack is None:
-        return sent[:0]
+        return honest.rows[:0]
     view = View(
         rule=players.rule,
         declared_f=players.declared_f,
@@ -101,5 +106,6 @@ def _attack_rows(players: Players, sent: Tensor, parameters: Tensor, step: int) 
         step=step,
         parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
         placement=players.placement.name,
+        honest=honest,
     )
-    return players.attack(sent, players.byzantine, view)
+    return players.attack(honest.rows, players.byzantine, view)

@@ -5,6 +5,7 @@ On a CPU the kernels do it in one pass each; elsewhere plain torch operations do
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -33,6 +34,17 @@ class Products(NamedTuple):
     """Inner products, accumulated in float64; squared norms on the diagonal, NaN for pairs not asked for."""
     largest: list[float]
     """The largest absolute coordinate of each."""
+
+
+class Described:
+    """Rows that several want to know the moments of: computed when first asked for, and then kept."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+
+    @functools.cached_property
+    def moments(self) -> Moments:
+        return moments(self.rows, std=True)
 
 
 def moments(rows: Tensor, std: bool = False) -> Moments:

@@ -16,6 +16,11 @@ from gyroscope.data.splits import Split, deal
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Noise = tuple[int, int, int]
+"""Where dropout and its kind come from: the seed, the step, and the number of the first worker."""
+
+_GROUP = 3_000_000
+"""Input values that are sampled at a time on a CPU."""
 
 # Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
 # all workers' samples give what a pass per worker would.
@@ -27,9 +32,7 @@ _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 class Gradients(Protocol):
     """Computes every worker's gradient into `out` (h, d) and returns the workers' losses (h,)."""
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
-    ) -> Tensor: ...
+    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor: ...
 
 
 class HonestWorkers:
@@ -58,26 +61,35 @@ class HonestWorkers:
         self.count, self.batch, self.seed = count, batch, seed
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
         self.gradients = choose(model, loss)
+        # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
+        values = batch * max(1, data.inputs[0].numel())
+        groups = -(-count * values // _GROUP) if parameters.device.type == "cpu" else 1
+        self._group = -(-count // groups)
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
-        inputs, targets = self._batches(step)
-        clock.lap("data")
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
-        losses = self.gradients(inputs, targets, (self.seed, step), rows)
-        self._regularise_and_clip(rows)
-        return losses, rows
+        losses = []
+        for first in range(0, self.count, self._group):
+            workers = range(first, min(first + self._group, self.count))
+            inputs, targets = self._batches(step, workers)
+            clock.lap("data")
+            own = rows[workers.start : workers.stop]
+            losses.append(self.gradients(inputs, targets, (self.seed, step, first), own))
+            self._regularise_and_clip(own)
+            clock.lap("gradients")
+        return torch.cat(losses), rows
 
-    def _batches(self, step: int) -> tuple[Tensor | Sequence[Tensor], Tensor]:
-        indices = deal(self.seed, step, range(self.count), len(self.data), self.batch).to(self.parameters.device)
+    def _batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
+        indices = deal(self.seed, step, workers, len(self.data), self.batch).to(self.parameters.device)
         flat = indices.flatten()
         inputs = torch.unflatten(self.data.inputs.index_select(0, flat), 0, indices.shape)
         targets = torch.unflatten(self.data.targets.index_select(0, flat), 0, indices.shape)
         if self.data.prepare is None:
             return inputs, targets
         prepared = [
-            self.data.prepare(inputs[worker], randomness.generator(self.seed, "augment", worker, step))
-            for worker in range(self.count)
+            self.data.prepare(batch, randomness.generator(self.seed, "augment", worker, step))
+            for worker, batch in zip(workers, inputs, strict=True)
         ]
         return prepared, targets
 
@@ -130,14 +142,12 @@ class OneByOne:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
-    ) -> Tensor:
-        seed, step = noise
+    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor:
+        seed, step, first = noise
         self.model.train()
         losses = []
         for worker, row in enumerate(out):
-            with randomness.ambient(seed, "noise", worker, step, device=out.device):
+            with randomness.ambient(seed, "noise", first + worker, step, device=out.device):
                 loss = self.loss(self.model(inputs[worker]), targets[worker])
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
@@ -163,9 +173,7 @@ class Together:
         self.loss = loss
         self.parameters = [parameter for module in modules for parameter in module.parameters()]
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: tuple[int, int], out: Tensor
-    ) -> Tensor:
+    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor:
         h, b = targets.shape[:2]
         samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         into: list[Tensor] = []  # what each linear layer is given, one row per sample
@@ -189,7 +197,7 @@ class Together:
         layers = (module for module in self.modules if isinstance(module, nn.Linear))
         for layer, given, slope in zip(layers, into, slopes, strict=True):
             by_worker = slope.view(h, b, -1)
-            next(pieces).copy_(torch.bmm(by_worker.transpose(1, 2), given.view(h, b, -1)))
+            torch.bmm(by_worker.transpose(1, 2), given.view(h, b, -1), out=next(pieces))
             if layer.bias is not None:
-                next(pieces).copy_(by_worker.sum(dim=1))
+                torch.sum(by_worker, dim=1, out=next(pieces))
         return losses.detach()

@@ -13,6 +13,7 @@ from torch import Tensor
 from gyroscope.attacks import Attack, Empire, Little, View
 from gyroscope.attacks.directed import best_factor
 from gyroscope.rules import RULES, Aggregate, Average, Krum, Rule, parse
+from gyroscope.statistics import Described
 
 KINDS = {"little": Little, "empire": Empire}
 by_kind = pytest.mark.parametrize("kind", KINDS)
@@ -34,7 +35,7 @@ def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
 
 
 def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
-    mean, direction = KINDS[kind]().aim(honest)
+    mean, direction = KINDS[kind]().aim(Described(honest))
     return best_factor(honest, mean, direction, f, view(rule, f))
 
 

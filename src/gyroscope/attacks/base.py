@@ -13,6 +13,7 @@ from gyroscope import rows as rows_module
 from gyroscope import specs
 from gyroscope.errors import ConfigError
 from gyroscope.rules import Rule
+from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +31,8 @@ class View:
     """The model's parameters, as one vector."""
     placement: str = "none"
     """Where momentum is computed; at the workers, the honest rows have it in them already."""
+    honest: Described | None = None
+    """The honest rows once more, with their moments: whoever measures the round needs them, too."""
 
 
 @dataclasses.dataclass(frozen=True)

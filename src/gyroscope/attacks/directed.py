@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.errors import ConfigError
+from gyroscope.statistics import Described
 
 # Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
 # their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.
@@ -35,11 +36,11 @@ class Directed(Attack):
             raise ConfigError(f"the factor of {self.name!r} must be a finite number or 'auto', got {self.factor!r}")
 
     @abstractmethod
-    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
+    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
         """(mean of the honest rows, attack vector a_t), both of shape (d,)."""
 
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        mean, direction = self.aim(honest)
+        mean, direction = self.aim(view.honest or Described(honest))
         factor = best_factor(honest, mean, direction, f, view) if self.factor == "auto" else self.factor
         return repeat(torch.add(mean, direction, alpha=factor), f)
 

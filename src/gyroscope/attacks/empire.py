@@ -8,6 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from gyroscope.attacks.directed import Directed
+from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,6 @@ class Empire(Directed):
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"
     paper = "Xie et al. 2019"
 
-    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
-        mean = honest.mean(dim=0)
+    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
+        mean = honest.moments.mean
         return mean, -mean

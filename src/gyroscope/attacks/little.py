@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope import statistics
 from gyroscope.attacks.directed import Directed
+from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,7 @@ class Little(Directed):
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
 
-    def aim(self, honest: Tensor) -> tuple[Tensor, Tensor]:
-        if len(honest) == 1:
-            return honest[0].clone(), torch.zeros_like(honest[0])
-        found = statistics.moments(honest, std=True)
-        assert found.std is not None
-        return found.mean, found.std.neg_()
+    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
+        mean, std = honest.moments.mean, honest.moments.std
+        assert std is not None
+        return mean, torch.zeros_like(mean) if len(honest.rows) == 1 else -std

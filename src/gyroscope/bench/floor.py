@@ -59,15 +59,15 @@ def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
 
 def products(run: Run) -> float:
     """Floating-point operations of all matrix products of a run: the gradients' and the evaluations'."""
-    with _Products() as in_round:
+    with _Products() as in_round:  # type: ignore[no-untyped-call]
         run.players.workers.sample(0)
-    with _Products() as in_evaluation:
+    with _Products() as in_evaluation:  # type: ignore[no-untyped-call]
         evaluate(run.model, run.test)
     evaluations = 1 + -(-run.steps // run.evaluate_every)
     return float(in_round.operations * run.steps + in_evaluation.operations * evaluations)
 
 
-class _Products(TorchDispatchMode):
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the floating-point operations of matrix products and convolutions, with torch's own formulas.
 
     (torch's FlopCounterMode follows modules with hooks that the workers' way of differentiating does not allow.)

@@ -92,7 +92,8 @@ def add_squares(
                 phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), loop)
             following = builder.add(column, whole(kind.count))
             column.add_incoming(following, loop)
-            builder.cbranch(builder.icmp_signed("<", following, width_), loop, after)
+            again = builder.cbranch(builder.icmp_signed("<", following, width_), loop, after)
+            _as_it_is(builder, again)
             builder.position_at_end(after)
             for k, phi in enumerate(gathered):
                 target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
@@ -106,6 +107,15 @@ def add_squares(
 
     whole = types.intp
     return types.void(rows, whole, whole, whole, whole, whole, sums, whole), generate
+
+
+def _as_it_is(builder: Any, branch: Any) -> None:
+    """Keep LLVM from unrolling a loop that fills the registers: it would have to spill sums to memory and back."""
+    module = builder.module
+    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
+    loop = ir.MDValue(module, [], name=str(len(module.metadata)))
+    loop.operands = (loop, wish)  # a loop's name is a node that holds itself
+    branch.set_metadata("llvm.loop", loop)
 
 
 def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
