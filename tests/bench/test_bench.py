@@ -91,14 +91,19 @@ def test_the_floor_counts_the_products_of_a_run() -> None:
     forward = sum(2 * layer.weight.numel() for layer in layers)
     # Each layer's weight gradient costs as much as its forward; so does passing the slope on, but not to the pictures.
     backward = forward + sum(2 * layer.weight.numel() for layer in layers[1:])
-    samples, evaluations = 9 * 8, 3
-    expected = 7 * samples * (forward + backward) + evaluations * len(run.test) * forward
-    assert floor.products(run) == expected
+    samples = 9 * 8
+    in_round, in_evaluation = floor.products(run)
+    assert in_round.operations == samples * (forward + backward)
+    assert in_evaluation.operations == len(run.test) * forward
+    before = run.table.sampled.clone()
+    assert in_round.again() > 0 and in_evaluation.again() > 0
+    assert torch.equal(run.table.sampled, before)  # they are done in memory of their own
 
 
 def test_a_run_beside_its_floor_is_the_run_it_would_be_without() -> None:
     lines, clock = _tiny(floor.mnist_run)
-    run, rate = lines
+    run, alone, rate = lines
+    assert alone.ours_ms == run.ours_ms
     assert run.value == pytest.approx((run.ours_ms or 0) / (run.other_ms or 1))
     assert rate.unit == "GFLOP/s" and rate.value > 0.1
     assert sum(clock.seconds.values()) <= (run.ours_ms or 0) / 1e3 * 1.05

@@ -44,8 +44,9 @@ def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type:
         edgecolor="white",
     )
     axes.bar_label(bars, [f" {times[name]:,.3g} ms" for name in ordered], color=_INK, fontsize=8)
-    axes.set_xscale("log")
-    axes.set_xlim(right=4 * max(times.values(), default=1))
+    if times:
+        axes.set_xscale("log")
+        axes.set_xlim(right=4 * max(times.values()))
     axes.set_title(f"{shape[0]} workers, {shape[1]:,} parameters", fontsize=11)
     axes.set_xlabel("milliseconds (shorter is better)")
     axes.tick_params(labelsize=8)

@@ -1,0 +1,92 @@
+"""Bring docs/performance.md up to date: `python docs/update_performance.py bench` after `gyroscope bench`.
+
+Replaces what stands between the markers, and copies the picture and the CSV file. The words around them stay.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+
+
+def main(folder: Path) -> None:
+    with (folder / "bench.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    page = DOCS / "performance.md"
+    text = page.read_text(encoding="utf-8")
+    for name, content in {
+        "promises": promises(lines),
+        "machine": machine(json.loads((folder / "machine.json").read_text(encoding="utf-8"))),
+        "profile": "```\n" + (folder / "profile.txt").read_text(encoding="utf-8") + "```",
+        "rules": rules(lines),
+    }.items():
+        before, _, rest = text.partition(f"<!-- {name} begin -->")
+        _, _, after = rest.partition(f"<!-- {name} end -->")
+        text = f"{before}<!-- {name} begin -->\n{content}\n<!-- {name} end -->{after}"
+    page.write_text(text, encoding="utf-8")
+    target = DOCS / "performance"
+    target.mkdir(exist_ok=True)
+    for name in ("bench.csv", "bench.png"):
+        shutil.copy(folder / name, target / name)
+
+
+def promises(lines: list[dict[str, str]]) -> str:
+    """What was promised, beside what was measured."""
+    table = ["| | what | measured | middle half of the passes | at most |", "|---|---|---:|---:|---:|"]
+    for line in lines:
+        if not line["limit"]:
+            continue
+        mark = "✓" if line["holds"] == "True" else "✗"
+        unit = "" if line["unit"] == "x" else f" {line['unit']}"
+        half = f"{number(line['low'])} to {number(line['high'])}" if line["low"] else ""
+        table.append(
+            f"| {mark} | {what(line)} | {number(line['value'])}{unit} | {half} | {number(line['limit'])}{unit} |"
+        )
+    return "\n".join(table)
+
+
+def rules(lines: list[dict[str, str]]) -> str:
+    """Milliseconds of everything, at both sizes, and as a multiple of the mean."""
+    sizes = list(dict.fromkeys((line["n"], line["d"]) for line in lines if line["part"] == "rules"))
+    times: dict[str, dict[tuple[str, str], float]] = {}
+    for line in lines:
+        if line["part"] == "rules":
+            name, _, other = line["what"].partition(" / ")
+            times.setdefault(name, {})[line["n"], line["d"]] = float(line["ours_ms"])
+            times.setdefault(other, {})[line["n"], line["d"]] = float(line["other_ms"])
+    head = " | ".join(f"({n}, {int(d):,}) | of the mean" for n, d in sizes)
+    table = [f"| | {head} |", "|---|" + "---:|---:|" * len(sizes)]
+    for name in sorted(times, key=lambda name: times[name].get(sizes[-1], 0)):
+        cells = [
+            f"{times[name][size]:,.2f} ms | {times[name][size] / times['torch.mean(dim=0)'][size]:.3g}x"
+            for size in sizes
+        ]
+        table.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(table)
+
+
+def machine(facts: dict[str, object]) -> str:
+    """Where it was measured."""
+    known = ("processor", "cores", "threads", "platform", "python", "torch", "numpy", "byzfl", "torchjd", "commit")
+    return (
+        "; ".join(f"{name} {facts.get(name)}" for name in known)
+        + f". Kernels were loaded from disk in {facts['kernels_ready_seconds']} s."
+    )
+
+
+def what(line: dict[str, str]) -> str:
+    size = f" at ({line['n']}, {int(line['d']):,})" if line["n"] and line["d"] else ""
+    return line["what"].replace("|", "\\|") + size
+
+
+def number(text: str) -> str:
+    return f"{float(text):,.3g}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
