@@ -24,6 +24,7 @@ else:
 CUSTOM_TASK = "custom"
 NO_ATTACK = "none"
 L2_FORMS = ("half-squared", "norm")
+BATCHES = ("independent", "pass")
 
 
 def _option(default: Any, group: str, help: str, *, metavar: str | None = None, experiment: bool = True) -> Any:
@@ -64,6 +65,14 @@ class Config:
         "half-squared", _HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", metavar="FORM"
     )
 
+    batches: str = _option(
+        "independent",
+        _HOW,
+        "independent: each worker draws from all data; pass: one shuffled pass dealt out to all, as in the paper's "
+        "released code",
+        metavar="KIND",
+    )
+
     evaluate_every: int | None = _option(None, _RECORD, "rounds between evaluations on the test set", metavar="K")
     measure_every: int = _option(1, _RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
     checkpoint_every: int | None = _option(
@@ -98,6 +107,8 @@ class Config:
             raise ConfigError(f"l2 must be at least 0 and finite, got {self.l2}")
         if self.l2_form not in L2_FORMS:
             raise UnknownNameError("l2_form", self.l2_form, L2_FORMS)
+        if self.batches not in BATCHES:
+            raise UnknownNameError("kind of batches", self.batches, BATCHES)
         if self.lr is not None:
             Schedule.parse(self.lr)
 

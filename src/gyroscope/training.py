@@ -180,6 +180,7 @@ class Run:
             clip=config.clip,
             l2=config.l2,
             l2_form=config.l2_form,
+            batches=config.batches,
         )
         rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gyroscope import randomness
 from gyroscope.clock import UNTIMED, Clock
-from gyroscope.data.splits import Split, deal
+from gyroscope.data.splits import Split, deal, deal_from_one_pass
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -55,11 +55,13 @@ class HonestWorkers:
         clip: float,
         l2: float,
         l2_form: str = "half-squared",
+        batches: str = "independent",
     ) -> None:
         self.data = data
         self.parameters = parameters
         self.count, self.batch, self.seed = count, batch, seed
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
+        self.batches = batches
         self.gradients = choose(model, loss)
         # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
         values = batch * max(1, data.inputs[0].numel())
@@ -81,7 +83,11 @@ class HonestWorkers:
         return torch.cat(losses), rows
 
     def _batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
-        indices = deal(self.seed, step, workers, len(self.data), self.batch).to(self.parameters.device)
+        if self.batches == "independent":
+            indices = deal(self.seed, step, workers, len(self.data), self.batch)
+        else:
+            indices = deal_from_one_pass(self.seed, step, workers, self.count, len(self.data), self.batch)
+        indices = indices.to(self.parameters.device)
         flat = indices.flatten()
         inputs = torch.unflatten(self.data.inputs.index_select(0, flat), 0, indices.shape)
         targets = torch.unflatten(self.data.targets.index_select(0, flat), 0, indices.shape)

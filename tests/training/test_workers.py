@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import gyroscope as gy
 from gyroscope import models, rows, tasks
 from gyroscope.data.raw import RawData
-from gyroscope.data.splits import Split, deal
+from gyroscope.data.splits import Split, deal, deal_from_one_pass
 from gyroscope.evaluation import evaluate
 from gyroscope.randomness import derive
 from gyroscope.workers import HonestWorkers, OneByOne, Together, choose
@@ -310,3 +311,27 @@ def test_evaluation_leaves_the_global_randomness_and_the_model_s_buffers_alone()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model.eval()
     assert first.correct == int((model(data.inputs).argmax(dim=1) == data.targets).sum())
+
+
+def test_one_pass_gives_every_sample_once_before_any_twice() -> None:
+    count, batch, samples = 4, 6, 50
+    rounds = [deal_from_one_pass(3, step, range(count), count, samples, batch) for step in range(25)]
+    stream = torch.cat([dealt.flatten() for dealt in rounds])
+    passes = stream[: len(stream) // samples * samples].view(-1, samples)
+    assert len(passes) == 12
+    for dealt in passes:
+        assert torch.equal(dealt.sort().values, torch.arange(samples))
+    assert len({tuple(dealt.tolist()) for dealt in passes}) == 12  # each shuffled in its own way
+    assert torch.equal(rounds[7][2:3], deal_from_one_pass(3, 7, [2], count, samples, batch))
+    assert not torch.equal(rounds[0], deal_from_one_pass(4, 0, range(count), count, samples, batch))
+
+
+def test_a_batch_longer_than_the_data_takes_several_passes() -> None:
+    dealt = deal_from_one_pass(1, 0, range(2), 2, 5, 10)
+    assert [sorted(half) for half in dealt.flatten().view(4, 5).tolist()] == [[0, 1, 2, 3, 4]] * 4
+
+
+def test_workers_deal_as_the_configuration_says() -> None:
+    results = [gy.train(gy.Config(workers=5, batch=20, steps=3, batches=kind)) for kind in ("independent", "pass")]
+    losses = [[row["loss"] for row in result.tables["metrics.csv"]] for result in results]
+    assert losses[0] != losses[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
@@ -75,3 +76,22 @@ def deal(seed: int, step: int, workers: Iterable[int], samples: int, batch: int)
             for worker in workers
         ]
     )
+
+
+def deal_from_one_pass(seed: int, step: int, workers: Iterable[int], count: int, samples: int, batch: int) -> Tensor:
+    """(workers, batch) sample numbers from a shuffled pass over the data that all `count` workers share.
+
+    Worker after worker and step after step takes the next `batch` of it, so no sample comes twice before all came once;
+    then the next pass begins, shuffled anew.
+    """
+    places = torch.stack([(step * count + worker) * batch + torch.arange(batch) for worker in workers])
+    dealt = torch.empty_like(places)
+    for number in range(int(places.min()) // samples, int(places.max()) // samples + 1):
+        here = places // samples == number
+        dealt[here] = _shuffled(seed, number, samples)[places[here] - number * samples]
+    return dealt
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled(seed: int, number: int, samples: int) -> Tensor:
+    return torch.randperm(samples, generator=randomness.generator(seed, "pass", number))
