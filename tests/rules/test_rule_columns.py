@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ N, F, CUTS = 11, 2, [0, 1, 40, 41, 300]
 
 def in_parts(rule: Rule, rows: Tensor) -> Tensor:
     """The rule on each part of the columns, with the sum of the parts' distance tables."""
-    parts = [rows[:, begin:end].contiguous() for begin, end in zip(CUTS, CUTS[1:], strict=False)]
+    parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise(CUTS)]
     table = None
     if rule.reads == "distances":
         table = torch.stack([rows_module.squared_distances(part) for part in parts]).sum(dim=0)
@@ -91,7 +92,7 @@ def test_what_cannot_work_on_columns_says_so() -> None:
     rows, table = normal(N, 4, seed=1), torch.zeros(N, N)
     with pytest.raises(ConfigError, match="Plain cannot work on some of the columns: it needs whole rows"):
         Plain().on_columns(rows, F, table)
-    with pytest.raises(ConfigError, match="Krum cannot .* it needs the table of distances"):
+    with pytest.raises(ConfigError, match=r"Krum cannot .* it needs the table of distances"):
         Krum().on_columns(rows, F)
     with pytest.raises(ConfigError, match="must implement combine"):
         Forgetful().on_columns(rows, F, table)
