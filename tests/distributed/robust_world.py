@@ -243,6 +243,17 @@ def recovery(rank: int) -> Found:
     return {"memories": torch.stack(memories), "weights": torch.stack([w for w in weights if w is not None])}
 
 
+def transposed(rank: int) -> Found:
+    """A parameter that does not lie in memory row by row, and a gradient that is sparse."""
+    weight = nn.Parameter(torch.randn(4, 3, generator=torch.Generator().manual_seed(rank)).t())
+    table = nn.Embedding(5, 2, sparse=True, _weight=torch.full((5, 2), float(rank)))
+    optimizer = RobustSGD([weight, table.weight], lr=0.5, rule="average", f=0, momentum="none")
+    weight.grad = gradient(rank, 0, 12).view(3, 4)
+    table(torch.tensor([1, 1, 4])).sum().backward()
+    optimizer.step()
+    return {"trace": torch.stack([values_of([weight, table.weight])])}
+
+
 def closure(rank: int) -> Found:
     (parameter,) = fresh(((3,),), rank)
     optimizer = RobustSGD([parameter], lr=0.1, rule="average", f=0, momentum="none")
@@ -329,7 +340,7 @@ def digits(rank: int) -> Found:
     return found
 
 
-SCENARIOS = (random_rule, groups_scheduler_and_frozen, resume, recovery, closure, mistakes, digits)
+SCENARIOS = (random_rule, groups_scheduler_and_frozen, resume, recovery, transposed, closure, mistakes, digits)
 
 
 def live(rank: int, folder: Path) -> None:

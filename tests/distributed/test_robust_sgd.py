@@ -194,6 +194,14 @@ def test_a_rank_recovers_from_a_bad_batch(found: list[dict[str, Any]]) -> None:
     assert weights[1][LIAR] == weights[2][LIAR] == 0
 
 
+def test_parameters_and_gradients_may_lie_in_memory_as_they_like(found: list[dict[str, Any]]) -> None:
+    (values,) = same_everywhere(found, "transposed")
+    begin = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).t()
+    mean = torch.stack([gradient(rank, 0, 12) for rank in range(N)]).mean(dim=0)
+    torch.testing.assert_close(values[:12], begin.reshape(-1) - 0.5 * mean)
+    torch.testing.assert_close(values[12:].view(5, 2)[:, 0], torch.tensor([0.0, -1.0, 0.0, 0.0, -0.5]))
+
+
 def test_a_closure_is_evaluated_with_gradients(found: list[dict[str, Any]]) -> None:
     one = found[1]["closure"]
     assert one["loss"] == pytest.approx(one["before"].square().sum().item() / 2)
