@@ -40,8 +40,9 @@ class RobustSGD(torch.optim.Optimizer):
     **What it withstands.** Up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, wrong
     labels, overflow, NaN, a bit flip, a GPU that computes nonsense in the backward pass. **What it does not.** Every
     rank aggregates a share of the columns for all others, so a rank whose *program* lies, or whose hardware fails just
-    then, can return anything in its share. And a rank that is dead or hangs stops everyone: a collective waits for it
-    and fails at the process group's timeout. Those need a parameter server.
+    then, can return anything in its share. And a rank that is dead or hangs stops everyone: the others' collectives
+    fail, at the latest at the process group's timeout, and all must begin again from what they saved. Those need a
+    parameter server.
 
     **All ranks stay equal.** The constructor copies rank 0's parameters to all ranks, and every step changes them by
     the same bits everywhere (given the same kind of processor), also when gradients hold NaN or infinities. Buffers
