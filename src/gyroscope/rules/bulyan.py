@@ -45,6 +45,7 @@ class Bulyan(Rule):
     needs = "n >= 4f + 3"
     paper = "El Mhamdi et al. 2018"
     weaker = Krum
+    reads = "distances"
 
     def __post_init__(self) -> None:
         check_m(type(self).__name__, self.m)
@@ -65,7 +66,10 @@ class Bulyan(Rule):
         check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        shares = self._selections(rows_module.squared_distances(rows), f)
+        return self.combine(rows, f, rows_module.squared_distances(rows))
+
+    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
+        shares = self._selections(table, f)
         vector = coordinatewise.mean_around_median(rows, len(shares) - 2 * f, shares)
         return Aggregate(vector, shares.mean(dim=0))
 

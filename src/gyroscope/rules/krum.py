@@ -76,6 +76,7 @@ class Krum(Rule):
     needs = "n >= 2f + 3"
     paper = "Blanchard et al. 2017"
     weaker = Median
+    reads = "distances"
 
     def __post_init__(self) -> None:
         check_m(type(self).__name__, self.m)
@@ -92,9 +93,12 @@ class Krum(Rule):
         check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        return self.combine(rows, f, rows_module.squared_distances(rows))
+
+    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         n = rows.shape[0]
         m = self.m or n - f - 2
-        chosen = Scoring(self.squared, self.neighbours).ranking(rows_module.squared_distances(rows), f)[:m]
+        chosen = Scoring(self.squared, self.neighbours).ranking(table, f)[:m]
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / m)
         return Aggregate(rows_module.mean_of(rows, chosen), weight)
 

@@ -31,6 +31,7 @@ class Median(Rule):
     summary = "the median of each coordinate"
     needs = "n >= 2f + 1"
     paper = "Yin et al. 2018"
+    reads = "columns"
 
     def __post_init__(self) -> None:
         if self.even not in ("lower", "mean"):

@@ -1,0 +1,281 @@
+"""SGD that a rank with wrong gradients cannot ruin: in place of DistributedDataParallel and torch.optim.SGD.
+
+my gradient -> clipping -> momentum at the workers -> exchange -> rule -> momentum at the server -> parameters
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, overload
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gyroscope import momentum as placements
+from gyroscope import rows as rows_module
+from gyroscope import rules
+from gyroscope.distributed.exchange import Exchange
+from gyroscope.errors import ConfigError
+from gyroscope.rules import Rule
+
+
+class RobustSGD(torch.optim.Optimizer):
+    """An optimizer that exchanges gradients between ranks and aggregates them by a robust rule.
+
+        torch.distributed.init_process_group("gloo")
+        optimizer = RobustSGD(model.parameters(), lr=0.1, rule="krum", f=1)  # the model as it is, not in a DDP
+        loss.backward()
+        optimizer.step()
+
+    params: parameters or parameter groups, the same on every rank. Groups may have their own lr and weight_decay.
+    rule, f: a rule or its spec, and how many ranks it shall tolerate. The rule must be feasible for the world's size.
+    weight_decay: of the penalty weight_decay/2 * |p|^2, added to each rank's gradient.
+    clip: the largest Euclidean norm of a rank's gradient (with weight decay, over all parameters together).
+    momentum, mu, nesterov: where momentum lives ("workers", "server" or "none") and how much of it there is.
+    process_group: the ranks that take part, if not all.
+
+    **What it withstands.** Up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, wrong
+    labels, overflow, NaN, a bit flip, a GPU that computes nonsense in the backward pass. **What it does not.** Every
+    rank aggregates a share of the columns for all others, so a rank whose *program* lies, or whose hardware fails just
+    then, can return anything in its share. And a rank that is dead or hangs stops everyone: the others' collectives
+    fail, at the latest at the process group's timeout, and all must begin again from what they saved. Those need a
+    parameter server.
+
+    **All ranks stay equal.** The constructor copies rank 0's parameters to all ranks, and every step changes them by
+    the same bits everywhere (given the same kind of processor), also when gradients hold NaN or infinities. Buffers
+    such as batch-norm's running statistics are not parameters: they stay each rank's own. Ranks must take the same
+    steps with the same learning rates. None may skip one, so do not use a GradScaler, which does (bfloat16 needs none).
+
+    **A rank that recovers is welcome.** A gradient that would put a NaN or an infinity into a rank's momentum is sent
+    as it is, for the rule to leave out, but not remembered: otherwise one bad batch would cost the rank for ever.
+
+    **Cost per step and rank**, for n ranks and d parameters: about 2 d values sent, and the rule on an (n, d/n) matrix.
+    A rule that says only `reads = "rows"` (a third party's, unless it says more) costs n d values and the whole matrix.
+
+    **Gradients.** A missing one (None) counts as zeros. Parameters that do not require gradients are left alone.
+
+    **Saving.** With momentum at the workers each rank has a momentum of its own: save `state_dict()` on every rank, in
+    a file per rank, and load it on the same rank. Loading goes on with the same bits. `load_state_dict` refuses another
+    rank's state.
+    """
+
+    last_weight: Tensor | None = None
+    """Each rank's share in the last step, (n,), float64: a rank that keeps getting 0 is suspect. None before the first
+    step, and for rules without such shares (Median)."""
+
+    _constructed = False
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float,
+        *,
+        rule: Rule | str,
+        f: int,
+        weight_decay: float = 0.0,
+        clip: float = math.inf,
+        momentum: str = "workers",
+        mu: float = 0.9,
+        nesterov: bool = False,
+        process_group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self._exchange = Exchange(process_group)
+        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
+        self.rule.check_feasible(self._exchange.n, f)
+        self.f = f
+        self.clip = _number("clip", clip)
+        if self.clip == 0:
+            raise ConfigError("clip must be above 0 (a gradient of length 0 teaches nothing), got 0")
+        self._placement = placements.make(momentum, mu, nesterov)
+        super().__init__(params, {"lr": _number("lr", lr), "weight_decay": _number("weight_decay", weight_decay)})
+        self._constructed = True
+        self._make_equal([parameter for group in self.param_groups for parameter in group["params"]])
+        self._lay_out()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters. A collective: all ranks must add the same group at the same time."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for name in ("lr", "weight_decay"):
+            _number(name, group[name])
+        if self._constructed:
+            self._make_equal(group["params"])
+            self._lay_out()
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Exchange gradients and update the parameters. A collective: all ranks must take the step."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if not _same(self._parameters, self._trainable()):  # some were frozen, or are no longer
+            self._lay_out()
+        self._write_gradients()
+        row = self._row.unsqueeze(0)
+        if self.clip < math.inf:
+            rows_module.shift_and_clip(row, None, 0.0, self.clip)
+        sent, memory = self._placement.before(row, self._memory)
+        self._remember(memory)
+        direction, memory = self._placement.after(self._aggregate(sent[0]), self._memory)
+        self._remember(memory)
+        self._update(direction)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """Like any optimizer's, for this rank alone."""
+        return {**super().state_dict(), "rank": self._exchange.rank}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a state that the same rank saved. The parameters themselves come with the model's state."""
+        rank = state_dict.get("rank", self._exchange.rank)
+        if self._placement.accumulates_rows and rank != self._exchange.rank:
+            raise ConfigError(
+                f"rank {self._exchange.rank} cannot go on from the state of rank {rank}: each rank has a momentum of "
+                "its own. Save optimizer.state_dict() on every rank, in a file per rank, and load it on the same rank"
+            )
+        for number, saved in state_dict["state"].items():
+            if saved.keys() != self._memory.keys():
+                raise ConfigError(
+                    f"the saved state of parameter {number} holds {sorted(saved)}, but momentum at "
+                    f"{self._placement.name!r} needs {sorted(self._memory)}: load it into an optimizer with the same "
+                    "momentum, or load the model alone and begin with no momentum"
+                )
+        super().load_state_dict(state_dict)
+        self._lay_out()
+
+    # -- the parts of a step ------------------------------------------------------------------------------------------
+
+    def _write_gradients(self) -> None:
+        """My gradient with weight decay, as one row."""
+        for parameter, piece, group in self._places():
+            gradient = parameter.grad
+            if gradient is None:
+                piece.zero_()
+            else:
+                piece.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+            if group["weight_decay"] != 0:
+                piece.add_(parameter, alpha=float(group["weight_decay"]))
+
+    def _remember(self, memory: placements.State) -> None:
+        """Keep what the placement wants kept, where `self.state` sees it; but no NaN and no infinity."""
+        for name, new in memory.items():
+            old = self._memory[name]
+            if new is not old:
+                old.copy_(torch.where(new.isfinite().all(), new, old))  # no `if`: a GPU need not wait for the host
+
+    def _aggregate(self, sent: Tensor) -> Tensor:
+        """From my row to the rule's vector, the same bits on every rank."""
+        if self.rule.reads == "rows":
+            # Each rank computes it, so that a mistake in a rule stops them all; but a rule may be random.
+            aggregate = self.rule(self._exchange.rows(sent)[:, : self._width], self.f)
+            vector = torch.zeros_like(sent)
+            vector[: self._width] = aggregate.vector
+            self._exchange.take_from_first(vector)
+        else:
+            columns = self._exchange.columns(sent)
+            table = None
+            if self.rule.reads == "distances":
+                # Padding is zero in every row, so it adds nothing to any distance.
+                table = self._exchange.total(rows_module.squared_distances(columns))
+            aggregate = self.rule.on_columns(columns, self.f, table)
+            vector = self._exchange.joined(aggregate.vector)
+        self.last_weight = aggregate.weight
+        return vector
+
+    def _update(self, direction: Tensor) -> None:
+        pieces = rows_module.split_like(direction[: self._width], self._parameters)
+        for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
+            parameter.sub_(piece, alpha=float(group["lr"]))
+
+    # -- where everything lies ----------------------------------------------------------------------------------------
+
+    def _trainable(self) -> list[Tensor]:
+        return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
+
+    def _places(self) -> Iterable[tuple[Tensor, Tensor, dict[str, Any]]]:
+        """Each trainable parameter, its place in the row, and its group as it is now."""
+        groups = [group for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
+        return zip(self._parameters, self._pieces, groups, strict=True)
+
+    def _lay_out(self) -> None:
+        """Give each trainable parameter its place in the row, and its momentum one in the placement's memory.
+
+        `self.state` holds views of that memory, so that a state dict is as usual; what it held before is carried over.
+        """
+        self._parameters = parameters = self._trainable()
+        if not parameters:
+            raise ConfigError("there are no parameters to train: none of those given requires a gradient")
+        kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+        if len(kinds) > 1 or not parameters[0].is_floating_point():
+            raise ConfigError(
+                "the parameters must share one floating-point type and one device, got "
+                + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+                + ": move the model with model.to(...)"
+            )
+        self._width = sum(parameter.numel() for parameter in parameters)
+        self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
+        self._pieces = rows_module.split_like(self._row[: self._width], parameters)
+        self._memory = self._placement.init(self._row.unsqueeze(0))
+        for name, values in self._memory.items():
+            places = rows_module.split_like(values.view(-1)[: self._width], parameters)
+            for parameter, place in zip(parameters, places, strict=True):
+                saved = self.state[parameter].get(name)
+                if saved is not None:
+                    if saved.shape != place.shape:
+                        raise ConfigError(
+                            f"the saved momentum has the shape {tuple(saved.shape)}, its parameter "
+                            f"{tuple(place.shape)}: it is of another model"
+                        )
+                    place.copy_(saved)
+                self.state[parameter][name] = place
+
+    @torch.no_grad()
+    def _make_equal(self, parameters: list[Tensor]) -> None:
+        """Check that all ranks mean the same parameters and the same method, then copy those of rank 0 to all."""
+        settings = f"{self.rule} f={self.f} clip={self.clip} {self._placement}"
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        count, size = len(parameters), sum(parameter.numel() for parameter in parameters)
+        mine = torch.tensor([count, size, _digest(str(shapes)), _digest(settings)], device=parameters[0].device)
+        first, *others = self._exchange.rows(mine).tolist()
+        for rank, other in enumerate(others, start=1):
+            if first[:3] != other[:3]:
+                raise ConfigError(
+                    f"the ranks have different models: rank 0 has {first[0]} tensors with {first[1]} parameters, "
+                    f"rank {rank} has {other[0]} with {other[1]}"
+                    + (", of other shapes" if first[:2] == other[:2] else "")
+                    + ". Build the same model on every rank"
+                )
+            if first != other:
+                raise ConfigError(
+                    f"ranks 0 and {rank} have different settings; this rank has {settings}. Give every rank the same"
+                )
+        for parameter in parameters:
+            values = parameter.contiguous()
+            self._exchange.take_from_first(values)
+            parameter.copy_(values)
+
+
+def _same(some: list[Tensor], others: list[Tensor]) -> bool:
+    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
+
+
+def _number(name: str, value: Any) -> float:
+    """A number of at least 0, or an error. (A learning rate may be a tensor, as elsewhere in torch.)"""
+    if isinstance(value, (bool, str)) or not float(value) >= 0:
+        raise ConfigError(f"{name} must be a number of at least 0, got {value!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def _digest(text: str) -> int:
+    """A number that two different texts do not share."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)
