@@ -31,6 +31,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+__all__ = ["TCPStore"]  # for the others, who need it under this name
+
 VERSION = 1
 """Of these messages and keys: both sides must have the same."""
 
@@ -67,7 +69,7 @@ class Message:
         size = values * dtype.itemsize
         self.buffer = torch.empty(_HEAD.size + size + _TAIL.size, dtype=torch.uint8)
         self.values = self.buffer[_HEAD.size : _HEAD.size + size].view(dtype)
-        self._bytes = self.buffer.numpy()
+        self._bytes = memoryview(self.buffer.numpy())  # type: ignore[arg-type]
         self._size = size
 
     def wipe(self) -> None:
@@ -100,7 +102,7 @@ class Wire:
     """One end of a link: a gloo group of two, server (rank 0) and worker (rank 1)."""
 
     def __init__(self, store: Store, worker: int, generation: str, rank: int, address: str) -> None:
-        options = ProcessGroupGloo._Options()
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
         # Without a device of our own choice gloo would listen wherever the machine's name leads to.
         options._devices = [ProcessGroupGloo.create_device(hostname=address)]
         options._timeout = timedelta(seconds=_RENDEZVOUS_SECONDS)

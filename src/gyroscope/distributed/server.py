@@ -52,7 +52,7 @@ class Terms:
             if ipaddress.ip_address(self.host).is_unspecified:
                 raise ConfigError(
                     f"the host {self.host} stands for every network of this machine, and whoever reaches the server "
-                    "can read and write the run: name the one address that the workers use, in a private network or a VPN"
+                    "can read and write the run: name the one address that the workers use, in a private network"
                 )
 
 
