@@ -203,6 +203,6 @@ class _Link:
 
 
 def _first_line(problem: BaseException) -> str:
-    """gloo's messages begin with the place in its source, which says nothing to anybody here."""
+    """gloo's messages begin with a place in its source and end with good wishes: neither helps anybody here."""
     lines = str(problem).splitlines() or [type(problem).__name__]
-    return lines[0].rpartition("] ")[2][:200]
+    return lines[0].rpartition("] ")[2].partition(". This is typically")[0][:200]

@@ -110,6 +110,9 @@ class LinkedWorkers:
         ]
         self.memories = torch.zeros(self.count, d if self.accumulates else 0, dtype=dtype)
         self.memory_steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
+        # What came in since the last round that was played. A round that is abandoned will be played again, so what
+        # was sent for it must not be remembered beyond this server's life.
+        self._fresh, self._fresh_steps = self.memories.clone(), self.memory_steps.clone()
         self._losses: dict[int, float] = {}
         self._open = False
 
@@ -144,6 +147,8 @@ class LinkedWorkers:
         if state:
             self.memories.copy_(state["memories"])
             self.memory_steps.copy_(state["steps"])
+            self._fresh.copy_(self.memories)
+            self._fresh_steps.copy_(self.memory_steps)
 
     def _follow_statistics(self, step: int) -> None:
         """Batch-norm's running statistics, which serve evaluation only: from one worker's batch, in turn.
@@ -176,6 +181,7 @@ class LinkedWorkers:
         for each in self.links:
             each.told = each.answered = False
         begun = time.monotonic()
+        short_since: float | None = None
         while True:
             for each in self.links:
                 if each.linked and each.free and not each.told and each.worker not in rows:
@@ -188,9 +194,13 @@ class LinkedWorkers:
                 break
             if self.stop():
                 raise RoundAbandonedError("")
-            if passed >= deadline + self.grace:
+            if enough or (patient and passed < deadline):
+                short_since = None
+            elif short_since is None:
+                short_since = time.monotonic()
+            elif time.monotonic() - short_since >= self.grace:
                 raise RoundAbandonedError(self._too_few(step, len(sound)))
-            if not enough and passed >= min(1.0, deadline):
+            else:
                 self.remark(self.describe_missing())
             limit = deadline - passed if enough else _SLICE_SECONDS
             for each, event in self._listen(min(max(limit, 0.0), _SLICE_SECONDS)):
@@ -207,6 +217,8 @@ class LinkedWorkers:
             each.late = True
             self.log.add(events.LATE, each.worker, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
+        self.memories.copy_(self._fresh)
+        self.memory_steps.copy_(self._fresh_steps)
         return rows
 
     def _publish(self, step: int) -> None:
@@ -238,9 +250,9 @@ class LinkedWorkers:
     def _start(self, each: Link) -> None:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
         memory_step = NO_STEP
-        if self.accumulates and int(self.memory_steps[each.worker]) != NO_STEP:
-            memory_step = int(self.memory_steps[each.worker])
-            each.shelf.inbox[-self._outbox.numel() :].copy_(self.memories[each.worker])
+        if self.accumulates and int(self._fresh_steps[each.worker]) != NO_STEP:
+            memory_step = int(self._fresh_steps[each.worker])
+            each.shelf.inbox[-self._outbox.numel() :].copy_(self._fresh[each.worker])
         generation = f"{self.session}.{each.count}"
         each.count += 1
         self.store.set(link_key(each.worker), generation)
@@ -267,7 +279,7 @@ class LinkedWorkers:
         if kind == "joined":
             each.linked = each.free = True
             each.who = str(event["who"])
-            step = int(self.memory_steps[each.worker])
+            step = int(self._fresh_steps[each.worker])
             handed = f", goes on with its momentum of step {step}" if self.accumulates and step != NO_STEP else ""
             self.log.add(events.JOINED, each.worker, each.who + handed)
         elif kind == "row":
@@ -275,8 +287,8 @@ class LinkedWorkers:
             if self.accumulates:
                 memory = each.shelf.inbox[-self._outbox.numel() :]
                 if _finite(memory):  # a worker that starts anew shall not start from NaN
-                    self.memories[each.worker].copy_(memory)
-                    self.memory_steps[each.worker] = int(event["step"])
+                    self._fresh[each.worker].copy_(memory)
+                    self._fresh_steps[each.worker] = int(event["step"])
         elif kind == "skipped":
             each.free = True
         elif kind == "rejected":

@@ -91,7 +91,6 @@ class Server:
         """`gyroscope.train` with the workers that come."""
         directory = Path(out)
         return self._run(
-            directory,
             lambda: training.train(
                 config, out=out, overwrite=overwrite, progress=self.progress, stop=self.stop, hire=self._hire(directory)
             ),
@@ -101,16 +100,15 @@ class Server:
         """`gyroscope.resume` with the workers that come (back)."""
         directory = Path(out)
         return self._run(
-            directory,
             lambda: training.resume(
                 out, progress=self.progress, stop=self.stop, machine=machine, hire=self._hire(directory)
             ),
         )
 
-    def _run(self, directory: Path, run: Callable[[], training.Result]) -> training.Result:
+    def _run(self, run: Callable[[], training.Result]) -> training.Result:
         result = run()
         self._over = result.status in (record.COMPLETE, record.DIVERGED)
-        if self._workers:
+        if self._workers and not result.reason:  # a reason is in the log already
             self.log.step = result.step
             self.log.add(events.FINISHED if self._over else events.STOPPED, None, result.status)
         return result
