@@ -227,7 +227,7 @@ class LinkedWorkers:
         self._step.fill_(step)
 
     def _gather(self) -> None:
-        """At the start wait for all workers; after the grace period go on with those that came, if they are enough."""
+        """At the start wait for all workers. When nobody has come for the grace period, go on if there are enough."""
         self._open = True
         self.opened()
         self.log.add(events.STARTED, None, f"waiting for {self.count} workers at {self.address[0]}:{self.address[1]}")
@@ -243,7 +243,8 @@ class LinkedWorkers:
                     raise RoundAbandonedError(self._too_few(self.log.step, self.count - len(missing)))
                 break
             self.remark(self.describe_missing())
-            self._listen(_SLICE_SECONDS)
+            if any(event["event"] == "joined" for _, event in self._listen(_SLICE_SECONDS)):
+                begun = time.monotonic()
 
     # -- the links ----------------------------------------------------------------------------------------------------
 

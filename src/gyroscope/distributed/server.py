@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import ipaddress
 import math
@@ -48,12 +47,11 @@ class Terms:
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
-        with contextlib.suppress(ValueError):
-            if ipaddress.ip_address(self.host).is_unspecified:
-                raise ConfigError(
-                    f"the host {self.host} stands for every network of this machine, and whoever reaches the server "
-                    "can read and write the run: name the one address that the workers use, in a private network"
-                )
+        if _is_wildcard(self.host):
+            raise ConfigError(
+                f"the host {self.host!r} stands for every network of this machine, and whoever reaches the server can "
+                "read and write the run: name the one address that the workers use, in a private network"
+            )
 
 
 class Server:
@@ -142,6 +140,13 @@ class Server:
             return self._workers
 
         return hire
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return not host or ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name
+        return False
 
 
 def _listen(host: str, port: int) -> socket.socket:
