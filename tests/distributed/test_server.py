@@ -104,21 +104,27 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("word", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-def test_launch_leaves_no_process_behind(tmp_path: Path) -> None:
-    """One run that is killed without warning, and continued to its end."""
+def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -> None:
+    """Neither when it is killed without warning, nor after Ctrl-C, which reaches all processes of a terminal."""
     command = [sys.executable, "-m", "gyroscope", "launch"]
     environment = {**os.environ, "GYROSCOPE_TEST": str(tmp_path)}  # which all descendants inherit
     out = tmp_path / "run"
     begin = ["--workers", "3", "--rule", "median", "--declared-byzantine", "1", "--steps", "5000", "--out", str(out),
              "--threads", "1", "--evaluate-every", "1000"]  # fmt: skip
-    with subprocess.Popen([*command, *begin], env=environment) as process:
+    with subprocess.Popen([*command, *begin], env=environment, start_new_session=True) as process:
         try:
             wait_for(lambda: lines(out / "events.csv") >= 5)  # heading, start, three workers
             assert len(processes_of(tmp_path)) >= 7  # itself, three workers, three links
+            if word == signal.SIGINT:
+                os.killpg(process.pid, word)
+                assert process.wait(60) == 130
         finally:
             process.kill()
     wait_for(lambda: not processes_of(tmp_path))
+    status = json.loads((out / "status.json").read_text())["status"]
+    assert status == ("interrupted" if word == signal.SIGINT else "running")
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------
