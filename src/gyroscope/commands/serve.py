@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -127,6 +128,8 @@ def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
     """Worker processes, which end when the run does, when we are interrupted, and when this process is killed."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     arguments = [sys.executable, "-m", "gyroscope", "work", address, "--quiet", "--attached", "--device", config.device]
+    # As many as the machine has for each, unless it is said otherwise: more only get in each other's way.
+    arguments += ["--threads", str(config.threads or max(1, (os.cpu_count() or 1) // count))]
     if config.data_dir:
         arguments += ["--data-dir", config.data_dir]
     processes: list[subprocess.Popen[bytes]] = []

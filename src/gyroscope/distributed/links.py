@@ -32,19 +32,22 @@ _END_SECONDS = 10.0
 class Link:
     """One worker as the server sees it: the process that talks to it, and how things stand."""
 
-    def __init__(self, worker: int, shelf: link.Shelf) -> None:
-        self.worker, self.shelf = worker, shelf
+    shelf: link.Shelf
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
         self.count = 0
         self.process: BaseProcess | None = None
         self.pipe: Connection | None = None
         self.who = ""
         self.linked = self.free = self.late = self.told = self.answered = False
 
-    def start(self, place: link.Place) -> None:
+    def start(self, place: link.Place, shelf: link.Shelf) -> None:
         """A fresh process that waits for a worker."""
+        self.shelf = shelf
         context = multiprocessing.get_context("forkserver")
         self.pipe, end = context.Pipe()
-        self.process = context.Process(target=link.main, args=(place, self.shelf, end), daemon=True)
+        self.process = context.Process(target=link.main, args=(place, shelf, end), daemon=True)
         self.process.start()
         end.close()  # so that the process's death shows as the end of the pipe
         self.linked = self.free = self.late = self.told = self.answered = False
@@ -100,14 +103,10 @@ class LinkedWorkers:
         self.required, self.deadline, self.grace = required, offer.deadline, grace
         self.log, self.stop, self.remark, self.opened = log, stop, remark, opened
         self.session = secrets.token_hex(4)
-        d, size, dtype = self.parameters.numel(), offer.answer_values, self.parameters.dtype
+        d, dtype = self.parameters.numel(), self.parameters.dtype
         self._step = _shared(torch.full((1,), NO_STEP, dtype=torch.int64))
         self._outbox = _shared(torch.zeros(d, dtype=dtype))
-        # A piece of memory for each, so that no link's process can write another worker's row.
-        self.links = [
-            Link(number, link.Shelf(self._step, self._outbox, _shared(torch.zeros(size, dtype=dtype))))
-            for number in range(self.count)
-        ]
+        self.links = [Link(number) for number in range(self.count)]
         self.memories = torch.zeros(self.count, d if self.accumulates else 0, dtype=dtype)
         self.memory_steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
         # What came in since the last round that was played. A round that is abandoned will be played again, so what
@@ -156,7 +155,7 @@ class LinkedWorkers:
         In a simulation every worker's batch counts. To ask the workers for theirs would let any of them ruin the
         evaluation; the server rather looks at a batch itself.
         """
-        if not any(True for _ in self.simulated.model.buffers()):
+        if next(self.simulated.model.buffers(), None) is None:
             return
         worker = step % self.count
         inputs, _ = self.simulated.batches(step, range(worker, worker + 1))
@@ -250,14 +249,18 @@ class LinkedWorkers:
 
     def _start(self, each: Link) -> None:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
+        # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
+        # row that came before the link broke stays what it was.
+        inbox = _shared(torch.zeros(self.offer.answer_values, dtype=self._outbox.dtype))
         memory_step = NO_STEP
         if self.accumulates and int(self._fresh_steps[each.worker]) != NO_STEP:
             memory_step = int(self._fresh_steps[each.worker])
-            each.shelf.inbox[-self._outbox.numel() :].copy_(self._fresh[each.worker])
+            inbox[-self._outbox.numel() :].copy_(self._fresh[each.worker])
         generation = f"{self.session}.{each.count}"
         each.count += 1
         self.store.set(link_key(each.worker), generation)
-        each.start(link.Place(*self.address, each.worker, generation, self.grace, memory_step))
+        place = link.Place(*self.address, each.worker, generation, self.grace, memory_step)
+        each.start(place, link.Shelf(self._step, self._outbox, inbox))
 
     def _listen(self, seconds: float) -> list[tuple[Link, dict[str, Any]]]:
         """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""

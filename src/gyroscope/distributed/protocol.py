@@ -152,7 +152,8 @@ class Offer:
     """Workers are numbered from 0 to count - 1."""
     dimension: int
     dtype: str
-    deadline: float
+    deadline: float = dataclasses.field(compare=False)
+    """Tells a worker how long a dead predecessor may go unnoticed; changes nothing that it computes."""
 
     @property
     def answer_values(self) -> int:

@@ -60,6 +60,8 @@ class Server:
     def __init__(
         self, terms: Terms, progress: Progress | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
+        if "forkserver" not in multiprocessing.get_all_start_methods():
+            raise ConfigError("a server needs Linux or macOS: its links are processes of a kind that this system lacks")
         self.terms, self.progress, self.stop = terms, progress or Silent(), stop
         self._socket = _listen(terms.host, terms.port)
         self.host, self.port = self._socket.getsockname()[:2]

@@ -104,13 +104,13 @@ class Worker:
         self.who = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
         self.claimed: set[str] = set()
         self.calculator: Calculator | None = None
+        self.linked = False
         self.last_contact = time.monotonic()
 
     def work(self) -> None:
         """Join, answer, and join again whenever the link breaks; LinkError where that is of no use any more."""
         pause = _POLL_SECONDS
         while True:
-            before = self.last_contact
             try:
                 if self._work_once():
                     self.told("the run is over")
@@ -119,8 +119,8 @@ class Worker:
                 why = (str(problem).splitlines() or [type(problem).__name__])[0][:120]
             else:
                 why = "the link was closed"
-            if self.last_contact != before:
-                pause = _POLL_SECONDS
+            if self.linked:
+                self.linked, pause = False, _POLL_SECONDS
                 self.told(f"lost the server ({why}): trying again for {self.patience:g} s")
             silence = time.monotonic() - self.last_contact
             if silence > self.patience:
@@ -139,6 +139,7 @@ class Worker:
         store = reach(self.host, self.port, _CONNECT_SECONDS)
         if store.check([OVER]):
             return True
+        self.last_contact = time.monotonic()
         if not store.check([OFFER]):
             return False  # the server is loading its data
         offer = Offer.parse(store.get(OFFER).decode(errors="replace"))
@@ -192,6 +193,7 @@ class Worker:
             if head.kind == END:
                 return True
             if head.kind == WELCOME:
+                self.linked = True
                 calculator.take_up(message.values if head.step != NO_STEP else None)
                 self.told(f"joined as worker {self.number}")
             elif head.kind == ROUND:
