@@ -23,9 +23,9 @@ DOCS = Path(__file__).resolve().parent
 STEPS, WORKERS, FAULTY = 40, 5, 4
 HEALTHY = tuple(range(FAULTY))
 BEGIN, LATER = 5, 20
-CONFIG = gy.Config(workers=WORKERS, declared_byzantine=1, rule="krum", steps=STEPS, seed=5, threads=1, batch=16)
-OPTIONS = ("--workers", WORKERS, "--declared-byzantine", 1, "--rule", "krum", "--steps", STEPS, "--seed", 5,
-           "--threads", 1, "--batch", 16, "--checkpoint-every", 1)  # fmt: skip
+CONFIG = gy.Config(workers=WORKERS, declared_byzantine=1, rule="median", steps=STEPS, lr=0.05, batch=32, threads=1)
+OPTIONS = ("--workers", WORKERS, "--declared-byzantine", 1, "--rule", "median", "--steps", STEPS, "--lr", 0.05,
+           "--threads", 1, "--batch", 32, "--checkpoint-every", 1)  # fmt: skip
 
 MESSAGES = {
     "nan": "sends NaN",

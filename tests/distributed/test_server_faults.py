@@ -12,9 +12,9 @@ from clusters import Cluster, table
 import gyroscope as gy
 
 STEPS = 40
-CONFIG = gy.Config(workers=5, declared_byzantine=1, rule="krum", steps=STEPS, seed=5, threads=1, batch=16)
-OPTIONS = ("--workers", 5, "--declared-byzantine", 1, "--rule", "krum", "--steps", STEPS, "--seed", 5, "--threads", 1,
-           "--batch", 16, "--checkpoint-every", 1)  # fmt: skip
+CONFIG = gy.Config(workers=5, declared_byzantine=1, rule="median", steps=STEPS, lr=0.05, batch=32, threads=1)
+OPTIONS = ("--workers", 5, "--declared-byzantine", 1, "--rule", "median", "--steps", STEPS, "--lr", 0.05,
+           "--threads", 1, "--batch", 32, "--checkpoint-every", 1)  # fmt: skip
 FAULTY = 4
 HEALTHY = (0, 1, 2, 3)
 
@@ -28,7 +28,7 @@ def fault_free() -> gy.Result:
 def assert_learned(cluster: Cluster, fault_free: gy.Result) -> None:
     status = json.loads((cluster.out / "status.json").read_text())
     assert status["status"] == "complete" and status["step"] == STEPS
-    assert status["final_accuracy"] > fault_free.final_accuracy - 0.06
+    assert status["final_accuracy"] > fault_free.final_accuracy - 0.04
     assert len(table(cluster.out / "metrics.csv")) == STEPS
 
 

@@ -75,7 +75,7 @@ def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
 class _Link:
     def __init__(self, place: Place, shelf: Shelf, pipe: Connection) -> None:
         self.place, self.shelf, self.pipe = place, shelf, pipe
-        self.telling, self.opening = threading.Lock(), threading.Lock()
+        self.telling, self.opening, self.leaving = threading.Lock(), threading.Lock(), threading.Lock()
         self.happenings: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
         self.joined = False
         self.open_step = NO_STEP
@@ -138,9 +138,8 @@ class _Link:
         with self.opening:
             if self.open_step == event["step"]:
                 self.open_step = NO_STEP
-        self.happenings.put(
-            ("answered", event["step"])
-        )  # before the server knows, so that its next order comes after it
+        # Before the server knows, so that its next order comes after it.
+        self.happenings.put(("answered", event["step"]))
         self._tell(**event)
 
     def _converse(self, wire: Wire) -> None:
@@ -198,6 +197,7 @@ class _Link:
             self.pipe.send_bytes(json.dumps(event).encode())
 
     def _leave(self, why: str) -> None:
+        self.leaving.acquire()  # for good: both threads notice a broken link, and one of them tells it
         self._tell(event="lost", why=why)
         os._exit(1)
 
