@@ -17,7 +17,7 @@ STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
 class Events:
     """A log that only grows: resuming does not cut it back, because what it tells did happen.
 
-    Until the run directory is there, events are kept; without one they are only counted as told.
+    Events before `write_to` are kept until then.
     """
 
     def __init__(self) -> None:
