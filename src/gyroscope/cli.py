@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gyroscope import __version__
-from gyroscope.commands import bench, demo, listing, report, reproduce, sweep, train
+from gyroscope.commands import bench, demo, listing, report, reproduce, serve, sweep, train, work
 from gyroscope.errors import GyroscopeError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 0, 2 for a mistake of the user's, 130 after an interruption."""
+    """Run the command; the exit code is 0, 2 for a mistake of the user's, 130 after an interruption.
+
+    3 means that a server lacked workers, or a worker its server.
+    """
     options = parser().parse_args(arguments)
     warnings.showwarning = _warn
     if "" not in sys.path:
@@ -54,6 +57,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (demo, train, listing, reproduce, sweep, report, bench):
+    for command in (demo, train, listing, reproduce, sweep, report, serve, work, bench):
         command.add(commands)
     return top

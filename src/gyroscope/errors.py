@@ -52,5 +52,13 @@ class StorageError(GyroscopeError, OSError):
         return str(self.args[0]) if self.args else ""
 
 
+class LinkError(GyroscopeError):
+    """A server that cannot be reached or does not speak this language, or a worker's number that is taken."""
+
+
+class RoundAbandonedError(GyroscopeError):
+    """A round that cannot be played now: the run stops with a checkpoint. An empty message: because it was asked to."""
+
+
 class MissingExtraError(GyroscopeError, ImportError):
     """An optional dependency is asked for but not installed."""

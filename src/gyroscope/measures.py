@@ -58,10 +58,10 @@ def measure(
     played: Round, parameters: Tensor, memory: Memory, mu: float, ratio_bound: float | None
 ) -> tuple[dict[str, Number], Memory]:
     """All columns of one round (`parameters` are those after it), and the memory for the next."""
-    h = len(played.sampled)
-    of_sampled, of_sent = played.of_sampled.moments, played.of_sent.moments
+    of_sent, h = played.of_sent.moments, len(played.of_sent.rows)
+    of_sampled = played.of_sampled.moments if played.of_sampled else None
     vectors = {
-        "sampled": of_sampled.mean,
+        "sampled": of_sampled.mean if of_sampled else None,
         "sent": of_sent.mean,
         "attack": _mean(played.attack),
         "aggregate": played.aggregate.vector,
@@ -76,15 +76,17 @@ def measure(
         },
         [*PAIRS, *((name, f"{name}, before") for name in VECTORS), ("sampled", "past")],
     )
-    sigma = theory.spread(of_sampled.squares, h)
+    sigma = theory.spread(of_sampled.squares, h) if of_sampled else math.nan
     deviations: dict[str, float | None] = {
         "sampled": _finite_or_none(sigma),
         "sent": _finite_or_none(theory.spread(of_sent.squares, h)),
         "attack": _attack_deviation(played.attack),
         "aggregate": products.norm("away"),
     }
-    known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
-    curvature, trajectory = theory.advance(memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, mu, known)
+    curvature, trajectory = None, memory.trajectory
+    if of_sampled:
+        known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
+        curvature, trajectory = theory.advance(memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, mu, known)
     ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
 
     row: dict[str, Number] = {"step": played.step, "lr": played.lr, "loss": float(played.losses.mean())}
@@ -100,23 +102,23 @@ def measure(
     row["ratio_sent"] = ratio_sent
     row["ratio_bound"] = ratio_bound
     row["condition_holds"] = None if ratio_bound is None or ratio_sent is None else ratio_sent < ratio_bound
-    row["straightness"] = curvature.straightness
-    row["omega"] = curvature.omega
-    row["lambda"] = curvature.lambda_
-    row["decrease_holds"] = curvature.decreases
+    row["straightness"] = curvature.straightness if curvature else None
+    row["omega"] = curvature.omega if curvature else None
+    row["lambda"] = curvature.lambda_ if curvature else None
+    row["decrease_holds"] = curvature.decreases if curvature else None
     row["distance_from_start"] = products.norm("travelled")
-    row["byzantine_share"] = _byzantine_share(played.aggregate.weight, h)
+    row["byzantine_share"] = _byzantine_share(played.aggregate.weight, len(played.sent))
     return row, Memory(memory.start, trajectory, _kept(vectors))
 
 
 def follow(played: Round, memory: Memory, mu: float, measured_next: bool) -> Memory:
     """The memory after a round that is not measured: what later measures need of it, and no more."""
-    of_sampled = played.of_sampled.moments
-    h = len(played.sampled)
-    mean, past = of_sampled.mean, memory.trajectory.past
-    dots = statistics.products([mean, past], [(0, 1)]).dots
-    sigma = 0.0 if h == 1 else theory.spread(of_sampled.squares, h)
-    _, trajectory = theory.advance(memory.trajectory, mean, sigma, mu, (dots[0][0], dots[0][1]))
+    mean, trajectory = None, memory.trajectory
+    if played.of_sampled:
+        mean, h = played.of_sampled.moments.mean, len(played.of_sampled.rows)
+        dots = statistics.products([mean, trajectory.past], [(0, 1)]).dots
+        sigma = 0.0 if h == 1 else theory.spread(played.of_sampled.moments.squares, h)
+        _, trajectory = theory.advance(trajectory, mean, sigma, mu, (dots[0][0], dots[0][1]))
     if not measured_next:
         return Memory(memory.start, trajectory, {})
     vectors = {

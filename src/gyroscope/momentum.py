@@ -30,7 +30,9 @@ class Placement(ABC):
     summary: ClassVar[str]
     paper: ClassVar[str] = "-"
     accumulates_rows: ClassVar[bool] = False
-    """Whether honest workers send something else than what they sampled."""
+    """Whether the rows are accumulated in `before`: then honest workers send something else than what they sampled."""
+    knows_samples: ClassVar[bool] = True
+    """Whether the rows given to `before` are the sampled gradients."""
 
     def __post_init__(self) -> None:
         if isinstance(self.mu, bool) or not isinstance(self.mu, (int, float)) or not 0 <= self.mu < 1:
@@ -108,6 +110,20 @@ class AtWorkers(Placement):
     def before(self, rows: Tensor, state: State, out: Tensor | None = None) -> tuple[Tensor, State]:
         sent, memory = self._accumulate(rows, state["workers"], out)
         return sent, {"workers": memory}
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere(AtWorkers):
+    """Momentum at workers that are processes of their own: their rows come with the momentum in them."""
+
+    accumulates_rows = False
+    knows_samples = False
+
+    def init(self, rows: Tensor) -> State:
+        return {}
+
+    def before(self, rows: Tensor, state: State, out: Tensor | None = None) -> tuple[Tensor, State]:
+        return rows, state
 
 
 PLACEMENTS: dict[str, type[Placement]] = {placement.name: placement for placement in (AtWorkers, AtServer, NoMomentum)}

@@ -32,6 +32,8 @@ class Silent:
 class Lines:
     """A line at every evaluation, but not more than about one a second: for logs and pipes."""
 
+    remark = ""
+
     def __init__(self, stream: TextIO | None = None, interval: float = 1.0) -> None:
         self.stream = stream or sys.stderr
         self.interval = interval
@@ -49,7 +51,7 @@ class Lines:
         if now - self.said < self.interval and step != self.steps:
             return
         self.said = now
-        facts = [f"step {step}/{self.steps}", describe(self.row), f"accuracy {accuracy:.2%}"]
+        facts = [f"step {step}/{self.steps}", describe(self.row), f"accuracy {accuracy:.2%}", self.remark]
         if step > self.first:
             facts.append(f"{(step - self.first) / max(now - self.started, 1e-9):.1f} steps/s")
         print("  ".join(filter(None, facts)), file=self.stream, flush=True)
@@ -59,6 +61,8 @@ class Lines:
 
 class Bar:
     """A live bar with step, loss, accuracy, ratio and steps/s, under a line that says what runs. Fits 80 columns."""
+
+    remark = ""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -83,23 +87,35 @@ class Bar:
 
     def step(self, row: dict[str, Number]) -> None:
         self.row = row
-        self._show()
+        self.refresh()
 
     def evaluated(self, step: int, accuracy: float) -> None:
         self.accuracy = accuracy
-        self._show()
+        self.refresh()
 
     def end(self) -> None:
         self.bar.stop()
 
-    def _show(self) -> None:
+    def refresh(self) -> None:
         if not self.row:
+            self.bar.update(self.task, facts=self.remark)
             return
         done = int(self.row["step"] or 0) + 1
         pace = (done - self.first) / max(time.monotonic() - self.started, 1e-9)
         accuracy = "" if self.accuracy is None else f"accuracy {self.accuracy:.2%}"
-        facts = "  ".join(filter(None, [describe(self.row), accuracy, f"{pace:.1f} steps/s"]))
+        facts = "  ".join(filter(None, [describe(self.row), accuracy, f"{pace:.1f} steps/s", self.remark]))
         self.bar.update(self.task, completed=done, facts=facts)
+
+
+def remark(progress: Progress, text: str) -> None:
+    """Have something shown besides the numbers, from now on: who is missing in a run with worker processes."""
+    if not isinstance(progress, (Bar, Lines)) or progress.remark == text:
+        return
+    progress.remark = text
+    if isinstance(progress, Bar):
+        progress.refresh()
+    elif text:
+        print(text, file=progress.stream, flush=True)
 
 
 def describe(row: dict[str, Number]) -> str:

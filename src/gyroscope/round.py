@@ -17,14 +17,14 @@ from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
-from gyroscope.workers import HonestWorkers
+from gyroscope.workers import Workers
 
 
 @dataclasses.dataclass(frozen=True)
 class Players:
     """Who takes part in a round, and by which rules."""
 
-    workers: HonestWorkers
+    workers: Workers
     placement: Placement
     attack: Attack | None
     byzantine: int
@@ -62,17 +62,17 @@ class Round:
     step: int
     lr: float
     losses: Tensor
-    sampled: Tensor
-    """(h, d): the honest workers' clipped gradients."""
+    sampled: Tensor | None
+    """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
     sent: Tensor
-    """(h, d): what they sent; with momentum at the workers, the accumulated gradients."""
+    """(h, d): what they sent; with momentum at the workers, the accumulated gradients. NaN for who sent nothing."""
     attack: Tensor
     """(f, d): what the Byzantine workers sent; f may be 0."""
     aggregate: Aggregate
     """What the rule made of it."""
-    of_sampled: Described
+    of_sampled: Described | None
     of_sent: Described
-    """The same rows with their moments, which attack and measures share."""
+    """The same rows, of those workers that are present, with their moments, which attack and measures share."""
 
 
 def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
@@ -81,8 +81,11 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
     sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
     clock.lap("momentum")
-    of_sampled = Described(sampled)
-    of_sent = Described(sent) if sent is not sampled else of_sampled
+    present = players.workers.present
+    of_sent = Described(sent if present is None else sent[present])
+    of_sampled = of_sent
+    if sent is not sampled:
+        of_sampled = Described(sampled if present is None else sampled[present])
     attack = _attack_rows(players, of_sent, parameters, step)
     table.byzantine.copy_(attack)
     clock.lap("attack")
@@ -93,6 +96,8 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     lr = players.schedule.at(step)
     parameters.sub_(direction, alpha=lr)
     clock.lap("update")
+    if not players.placement.knows_samples:
+        return Round(step, lr, losses, None, sent, attack, aggregate, None, of_sent)
     return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 

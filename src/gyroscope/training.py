@@ -17,19 +17,22 @@ from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks,
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError, MissingExtraError, RunDirectoryError, StorageError
+from gyroscope.errors import ConfigError, MissingExtraError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
-from gyroscope.workers import HonestWorkers
+from gyroscope.workers import HonestWorkers, Workers
 
 if TYPE_CHECKING:
     import pandas
 
 CHECKPOINT_SECONDS = 30.0
+
+Hire = Callable[[Config, HonestWorkers], Workers]
+"""Finds workers who take the place of the simulated honest ones."""
 
 
 @dataclasses.dataclass
@@ -44,6 +47,8 @@ class Result:
     model: nn.Module = dataclasses.field(repr=False)
     directory: Path | None
     tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
+    reason: str = ""
+    """Why it was interrupted, where nobody asked for it."""
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -87,6 +92,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
     clock: Clock = UNTIMED,
+    hire: Hire | None = None,
 ) -> Result:
     """Run one experiment.
 
@@ -95,6 +101,7 @@ def train(
     progress: who is told of each step (see `gyroscope.progress`).
     stop: asked after every round; once it says True the run ends with a checkpoint and the status `interrupted`.
     clock: a `gyroscope.clock.Stopwatch` to tell where the time went.
+    hire: finds other workers than the simulated ones (see `gyroscope.distributed`).
 
     The configuration's `threads` becomes torch's number of threads, and stays so.
     """
@@ -106,7 +113,7 @@ def train(
         check_board(out)
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    run = Run(config, task or load_task(config, _wants_bar(progress)))
+    run = Run(config, task or load_task(config, _wants_bar(progress)), hire)
     config = run.config
     if out is None:
         return run.go(None, progress or Silent(), stop, tensorboard=False, clock=clock)
@@ -123,6 +130,7 @@ def resume(
     tensorboard: bool = False,
     machine: Mapping[str, Any] | None = None,
     clock: Clock = UNTIMED,
+    hire: Hire | None = None,
 ) -> Result:
     """Continue an interrupted or killed run, to the same bits as if it had never stopped.
 
@@ -132,7 +140,7 @@ def resume(
     """
     with RunDirectory.reopen(out) as directory:
         config = dataclasses.replace(directory.config.resolve(task), **(machine or {}))
-        run = Run(config, task or load_task(config, _wants_bar(progress)))
+        run = Run(config, task or load_task(config, _wants_bar(progress)), hire)
         status = directory.status()
         if status["status"] in (record.COMPLETE, record.DIVERGED):
             return run.read_back(directory, status)
@@ -156,37 +164,23 @@ def _wants_bar(progress: Progress | None) -> bool:
 class Run:
     """One run in memory: everything that changes from step to step is `state()`, and nothing else is."""
 
-    def __init__(self, config: Config, task: tasks.Task) -> None:
-        device = _device(config)
-        if config.threads is not None:
-            torch.set_num_threads(config.threads)
-        config = dataclasses.replace(config, threads=torch.get_num_threads())
-        assert config.workers and config.batch and config.lr and config.steps and config.evaluate_every
-        assert config.clip is not None and config.l2 is not None and config.mu is not None
-        assert config.declared_byzantine is not None
+    def __init__(self, config: Config, task: tasks.Task, hire: Hire | None = None) -> None:
+        config, honest = simulated_workers(config, task)
+        assert config.workers and config.lr and config.steps and config.evaluate_every
+        assert config.mu is not None and config.declared_byzantine is not None
         self.config = config
         self.steps, self.evaluate_every, self.mu = config.steps, config.evaluate_every, config.mu
-        self.model = _build(task, config.seed).to(device)
-        self.parameters = rows.attach(self.model)
-        self.test = Split.of(task.test).to(device)
-        workers = HonestWorkers(
-            self.model,
-            task.loss,
-            Split.of(task.train).to(device),
-            self.parameters,
-            count=config.workers - config.byzantine,
-            batch=config.batch,
-            seed=config.seed,
-            clip=config.clip,
-            l2=config.l2,
-            l2_form=config.l2_form,
-            batches=config.batches,
-        )
+        self.model, self.parameters = honest.model, honest.parameters
+        self.test = Split.of(task.test).to(self.parameters.device)
+        workers = hire(config, honest) if hire else honest
+        placement = momentum.make(config.momentum, config.mu, config.nesterov)
+        if workers.accumulates:
+            placement = momentum.Elsewhere(config.mu, config.nesterov)
         rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
-            placement=momentum.make(config.momentum, config.mu, config.nesterov),
+            placement=placement,
             attack=None if config.attack == "none" else attacks.parse(config.attack),
             byzantine=config.byzantine,
             rule=rule,
@@ -195,6 +189,7 @@ class Run:
             seed=config.seed,
         )
         self.step = 0
+        self.reason = ""
         self.table = Table(self.players)
         self.memory = Memory.begin(self.parameters)
         self.tables: dict[str, list[dict[str, Number]]] = {
@@ -218,7 +213,7 @@ class Run:
         status = record.COMPLETE
         try:
             clock.start()
-            if self.step == 0:
+            if not self.tables[record.EVALUATIONS]:
                 self._evaluate(directory, progress, board, clock)
             while self.step < self.steps:
                 row = self.play_round(directory, clock)
@@ -238,6 +233,8 @@ class Run:
                     directory.save_checkpoint(self.state())
                     saved = time.monotonic()
                 clock.lap("record")
+        except RoundAbandonedError as problem:
+            status, self.reason = record.INTERRUPTED, str(problem)
         except Exception as problem:
             if directory and not isinstance(problem, StorageError):
                 reason = f"{type(problem).__name__}: {problem}"
@@ -325,6 +322,7 @@ class Run:
             "parameters": self.parameters,
             "buffers": dict(self.model.named_buffers()),
             "momentum": self.table.state,
+            "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
             "past": self.memory.trajectory.past,
@@ -344,6 +342,7 @@ class Run:
             self.parameters.copy_(state["parameters"])
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(state["buffers"][name])
+        self.players.workers.restore(state.get("workers", {}))
         self.table.state = _to(state["momentum"], device)
         self.memory = Memory(
             state["start"].to(device),
@@ -364,7 +363,8 @@ class Run:
         return self._result(status["status"], directory)
 
     def _result(self, status: str, directory: RunDirectory | None) -> Result:
-        return Result(self.config, status, self.step, self.model, directory.path if directory else None, self.tables)
+        path = directory.path if directory else None
+        return Result(self.config, status, self.step, self.model, path, self.tables, self.reason)
 
     def _title(self) -> str:
         attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
@@ -398,6 +398,36 @@ class _Board:
 
     def close(self) -> None:
         self.writer.close()
+
+
+def simulated_workers(config: Config, task: tasks.Task, only: int | None = None) -> tuple[Config, HonestWorkers]:
+    """The honest workers of a resolved configuration, or `only` one of them, with a model of their own.
+
+    The configuration returned says how many threads are really used.
+    """
+    device = _device(config)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    config = dataclasses.replace(config, threads=torch.get_num_threads())
+    assert config.workers and config.batch
+    assert config.clip is not None and config.l2 is not None
+    model = _build(task, config.seed).to(device)
+    workers = HonestWorkers(
+        model,
+        task.loss,
+        Split.of(task.train).to(device),
+        rows.attach(model),
+        count=config.workers - config.byzantine if only is None else 1,
+        first=only or 0,
+        batch=config.batch,
+        seed=config.seed,
+        clip=config.clip,
+        l2=config.l2,
+        l2_form=config.l2_form,
+        batches=config.batches,
+        among=config.workers - config.byzantine,
+    )
+    return config, workers
 
 
 def _build(task: tasks.Task, seed: int) -> nn.Module:

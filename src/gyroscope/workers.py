@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gyroscope import randomness
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split, deal, deal_from_one_pass
+from gyroscope.errors import RunDirectoryError
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -35,12 +36,35 @@ class Gradients(Protocol):
     def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor: ...
 
 
+class Workers(Protocol):
+    """Whoever computes the honest rows of a round: this process, or processes elsewhere."""
+
+    count: int
+    parameters: Tensor
+    accumulates: bool
+    """Whether they send gradients accumulated by themselves: then nobody here knows what they sampled."""
+    present: Tensor | None
+    """The numbers of those whose row of the last round is fit to be measured; None for all of them."""
+
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
+        """(losses of those present, rows of all): a row is NaN where a worker is missing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What they need to go on after an interruption."""
+
+    def restore(self, state: dict[str, Tensor]) -> None: ...
+
+
 class HonestWorkers:
     """h workers that sample their own batches from common data and compute clipped gradients on them.
 
     rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
-    streams of their own, so a worker's row does not depend on who else is there.
+    streams of their own, so a worker's row does not depend on who else is there. `first` is the number of the first of
+    them: a process that is worker 3 computes the row that worker 3 has `among` all.
     """
+
+    accumulates = False
+    present: Tensor | None = None
 
     def __init__(
         self,
@@ -50,18 +74,20 @@ class HonestWorkers:
         parameters: Tensor,
         *,
         count: int,
+        first: int = 0,
         batch: int,
         seed: int,
         clip: float,
         l2: float,
         l2_form: str = "half-squared",
         batches: str = "independent",
+        among: int | None = None,
     ) -> None:
-        self.data = data
+        self.model, self.data = model, data
         self.parameters = parameters
-        self.count, self.batch, self.seed = count, batch, seed
+        self.count, self.first, self.batch, self.seed = count, first, batch, seed
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
-        self.batches = batches
+        self.dealing, self.among = batches, among or count
         self.gradients = choose(model, loss)
         # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
         values = batch * max(1, data.inputs[0].numel())
@@ -72,21 +98,31 @@ class HonestWorkers:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         losses = []
-        for first in range(0, self.count, self._group):
-            workers = range(first, min(first + self._group, self.count))
-            inputs, targets = self._batches(step, workers)
+        for start in range(0, self.count, self._group):
+            own = rows[start : start + self._group]
+            workers = range(self.first + start, self.first + start + len(own))
+            inputs, targets = self.batches(step, workers)
             clock.lap("data")
-            own = rows[workers.start : workers.stop]
-            losses.append(self.gradients(inputs, targets, (self.seed, step, first), own))
+            losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), own))
             self._regularise_and_clip(own)
             clock.lap("gradients")
         return torch.cat(losses), rows
 
-    def _batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
-        if self.batches == "independent":
+    def state(self) -> dict[str, Tensor]:
+        return {}  # their batches come from stateless streams, and their momentum is the placement's
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        if state:
+            raise RunDirectoryError(
+                "this run's momentum belongs to worker processes: continue it with gyroscope serve --resume"
+            )
+
+    def batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
+        """The prepared inputs and the targets that these workers draw at this step."""
+        if self.dealing == "independent":
             indices = deal(self.seed, step, workers, len(self.data), self.batch)
         else:
-            indices = deal_from_one_pass(self.seed, step, workers, self.count, len(self.data), self.batch)
+            indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
         indices = indices.to(self.parameters.device)
         flat = indices.flatten()
         inputs = torch.unflatten(self.data.inputs.index_select(0, flat), 0, indices.shape)

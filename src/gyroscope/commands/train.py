@@ -12,6 +12,9 @@ from typing import Any
 
 from gyroscope.errors import ConfigError
 
+STOPPED = 3
+"""The exit code of a process that lacked the others: a server without enough workers, a worker without its server."""
+
 _TRAIN_EXAMPLES = """\
 examples:
   an attack that momentum at the server does not withstand, and momentum at the workers does:
@@ -39,22 +42,32 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
+    add_files(command)
+    add_configuration(command)
+    shown = command.add_argument_group("what is shown")
+    shown.add_argument("--quiet", action="store_true", help="no progress")
+    shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
+    shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
+    command.set_defaults(run=_train)
+
+
+def add_files(command: argparse.ArgumentParser) -> None:
+    """The options that say where a run comes from and goes to."""
     files = command.add_argument_group("from and to files")
     files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
     files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
     files.add_argument("--resume", metavar="DIR", help="continue the run in DIR, to the same bits as if uninterrupted")
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+
+
+def add_configuration(command: argparse.ArgumentParser) -> None:
+    """An option for every field of a configuration."""
     groups: dict[str, Any] = {}
     for field in _fields():
         title = field.metadata["group"]
         group = groups.setdefault(title, None) or command.add_argument_group(title)
         groups[title] = group
         _add_option(group, field)
-    shown = command.add_argument_group("what is shown")
-    shown.add_argument("--quiet", action="store_true", help="no progress")
-    shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
-    shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
-    command.set_defaults(run=_train)
 
 
 def _fields() -> Iterator[dataclasses.Field[Any]]:
@@ -77,32 +90,48 @@ def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from gyroscope import clock, progress, training
-    from gyroscope.config import Config
 
-    given = {field.name: getattr(options, field.name) for field in _fields() if hasattr(options, field.name)}
     shown = progress.choose(hasattr(options, "quiet"))
     board = hasattr(options, "tensorboard")
     watch = clock.Stopwatch() if hasattr(options, "profile") else clock.UNTIMED
-    with _Interruption() as interruption:
-        if hasattr(options, "resume"):
-            others = [*given, *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
-            if others:
-                raise ConfigError(
-                    f"--resume takes everything from {options.resume}/config.toml: leave out "
-                    + ", ".join(f"--{name.replace('_', '-')}" for name in others)
-                )
+    with Interruption() as interruption:
+        if resuming(options):
             result = training.resume(options.resume, progress=shown, stop=interruption, tensorboard=board, clock=watch)
         else:
-            config = Config.load(options.config) if hasattr(options, "config") else Config()
-            config = dataclasses.replace(config, **given)
-            out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
-            overwrite = hasattr(options, "overwrite")
+            config, out, overwrite = configuration(options)
             result = training.train(
                 config, out=out, overwrite=overwrite, progress=shown, stop=interruption, tensorboard=board, clock=watch
             )
     if isinstance(watch, clock.Stopwatch):
         print(watch)
-    return _conclude(result)
+    return conclude(result)
+
+
+def resuming(options: argparse.Namespace) -> bool:
+    """Whether a run is to be continued. Then nothing else may be said about it."""
+    if not hasattr(options, "resume"):
+        return False
+    others = [*_given(options), *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
+    if others:
+        raise ConfigError(
+            f"--resume takes everything from {options.resume}/config.toml: leave out "
+            + ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        )
+    return True
+
+
+def configuration(options: argparse.Namespace) -> tuple[Any, Path, bool]:
+    """What is to be run, where it is to be written, and whether it may replace what is there."""
+    from gyroscope.config import Config
+
+    config = Config.load(options.config) if hasattr(options, "config") else Config()
+    config = dataclasses.replace(config, **_given(options))
+    out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
+    return config, out, hasattr(options, "overwrite")
+
+
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in _fields() if hasattr(options, field.name)}
 
 
 def _fresh_directory(config: Any) -> Path:
@@ -115,16 +144,18 @@ def _fresh_directory(config: Any) -> Path:
     return candidate
 
 
-def _conclude(result: Any) -> int:
+def conclude(result: Any, command: str = "train") -> int:
+    """Say how a run went; the exit code."""
     from gyroscope import record
 
     where = f" -> {result.directory}" if result.directory else ""
     if result.status == record.INTERRUPTED:
+        because = f": {result.reason}" if result.reason else ""
         print(
-            f"interrupted after step {result.step} of {result.config.steps}. Continue with:\n"
-            f"  gyroscope train --resume {result.directory}"
+            f"interrupted after step {result.step} of {result.config.steps}{because}. Continue with:\n"
+            f"  gyroscope {command} --resume {result.directory}"
         )
-        return 130
+        return STOPPED if result.reason else 130
     if result.status == record.DIVERGED:
         print(
             f"diverged: the parameters were no longer finite after step {result.step}; maximum accuracy "
@@ -135,7 +166,7 @@ def _conclude(result: Any) -> int:
     return 0
 
 
-class _Interruption:
+class Interruption:
     """Ctrl-C asks the run to stop after the round it is in; a second Ctrl-C stops at once."""
 
     def __init__(self) -> None:
@@ -144,7 +175,7 @@ class _Interruption:
     def __call__(self) -> bool:
         return self.asked
 
-    def __enter__(self) -> _Interruption:
+    def __enter__(self) -> Interruption:
         self.previous = {name: signal.signal(name, self._ask) for name in (signal.SIGINT, signal.SIGTERM)}
         return self
 

@@ -1,0 +1,154 @@
+"""Bring the table in docs/reliability.md up to date: `python docs/update_reliability.py`. Takes a few minutes.
+
+Every fault is really caused, in a run of its own, by the same processes that the test suite uses.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "distributed"))
+
+from clusters import Cluster
+
+import gyroscope as gy
+
+DOCS = Path(__file__).resolve().parent
+STEPS, WORKERS, FAULTY = 40, 5, 4
+HEALTHY = tuple(range(FAULTY))
+BEGIN, LATER = 5, 20
+CONFIG = gy.Config(workers=WORKERS, declared_byzantine=1, rule="median", steps=STEPS, lr=0.05, batch=32, threads=1)
+OPTIONS = ("--workers", WORKERS, "--declared-byzantine", 1, "--rule", "median", "--steps", STEPS, "--lr", 0.05,
+           "--threads", 1, "--batch", 32, "--checkpoint-every", 1)  # fmt: skip
+
+MESSAGES = {
+    "nan": "sends NaN",
+    "short": "sends a part of its row",
+    "half": "sends its row in half precision",
+    "long": "sends twice as many bytes (gloo ends the receiving process)",
+    "impostor": "signs as another worker",
+    "replay": "answers with an old round's number",
+    "twice": "answers every round twice",
+    "slow": "takes longer than the deadline",
+}
+
+
+def nothing(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    cluster.open(BEGIN)
+    cluster.at_gate(LATER, *HEALTHY)
+    cluster.open(LATER)
+
+
+def killed(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    cluster.workers[FAULTY].kill()
+    cluster.open(BEGIN)
+    cluster.at_gate(LATER, *HEALTHY)
+    cluster.open(LATER)
+
+
+def killed_and_restarted(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    cluster.workers[FAULTY].kill()
+    cluster.open(BEGIN)
+    cluster.at_gate(LATER, *HEALTHY)
+    cluster.join(FAULTY)
+    cluster.until_event("joined", FAULTY, times=2)
+    cluster.open(LATER)
+
+
+def stopped_and_continued(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    cluster.workers[FAULTY].signal(signal.SIGSTOP)
+    cluster.open(BEGIN)
+    cluster.at_gate(LATER, *HEALTHY)
+    cluster.workers[FAULTY].signal(signal.SIGCONT)
+    cluster.at_gate(LATER)
+    cluster.open(LATER)
+
+
+def second_claim(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    assert cluster.worker(FAULTY).end().code == 2
+    cluster.open(BEGIN)
+    cluster.open(LATER)
+
+
+def two_killed(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    for number in (0, FAULTY):
+        cluster.workers[number].kill()
+    cluster.open(BEGIN)
+    assert cluster.end().code == 3
+    cluster.serve("--grace", 60, resume=True, deadline=30)
+    cluster.join(0, FAULTY)
+    cluster.open(LATER)
+
+
+def server_killed(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    cluster.server.kill()
+    cluster.open(BEGIN)
+    cluster.serve("--grace", 60, resume=True, deadline=30)
+    cluster.open(LATER)
+
+
+PROCESSES: dict[str, Callable[[Cluster], None]] = {
+    "a worker is killed (SIGKILL)": killed,
+    "a worker is killed and restarted later": killed_and_restarted,
+    "a worker hangs (SIGSTOP) and goes on later (SIGCONT)": stopped_and_continued,
+    "a second process claims a worker's number": second_claim,
+    "two workers are killed, one too many: the run stops with code 3; it is resumed, and both restarted": two_killed,
+    "the server is killed (SIGKILL) and resumed": server_killed,
+}
+
+
+def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str:
+    """One line of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER)) as cluster:
+            if fault in MESSAGES:
+                cluster.faults = {FAULTY: dict.fromkeys(range(BEGIN, STEPS), fault)}
+            cluster.serve("--grace", 10 if script is two_killed else 60)
+            cluster.join()
+            script(cluster)
+            code = cluster.end().code
+            counts = collections.Counter(row["event"] for row in cluster.events())
+        status = json.loads((cluster.out / "status.json").read_text())
+    noted = ", ".join(
+        f"{counts[event]} {event}" for event in ("rejected", "not finite", "late", "lost") if counts[event]
+    )
+    rejoined = counts["joined"] - WORKERS
+    noted += f"{', ' if noted else ''}{rejoined} rejoined" if rejoined > 0 else ""
+    what = f"a worker {MESSAGES[fault]}" if fault in MESSAGES else fault
+    finished = "yes" if code == 0 and status["status"] == "complete" else f"no ({status['status']})"
+    accuracy = status.get("final_accuracy", float("nan"))
+    return f"| {what} | {noted or '-'} | {finished} | {accuracy:.1%} | {100 * (accuracy - fault_free):+.1f} |"
+
+
+def main() -> None:
+    fault_free = gy.train(CONFIG).final_accuracy
+    lines = [
+        "| fault | noted in events.csv | finished? | final accuracy | against fault-free (points) |",
+        "|---|---|---|---:|---:|",
+    ]
+    cases = {"none": nothing, **dict.fromkeys(MESSAGES, nothing), **PROCESSES}
+    for fault, script in cases.items():
+        lines.append(run(fault, script, fault_free))
+        print(lines[-1], flush=True)
+    page = DOCS / "reliability.md"
+    before, _, rest = page.read_text(encoding="utf-8").partition("<!-- faults begin -->")
+    _, _, after = rest.partition("<!-- faults end -->")
+    table = "\n".join(lines)
+    page.write_text(f"{before}<!-- faults begin -->\n{table}\n<!-- faults end -->{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What happened to the workers of a run, one line each: `events.csv` in the run directory."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from pathlib import Path
+
+from gyroscope.record import EVENTS, disk_errors
+
+COLUMNS = ("time", "step", "event", "worker", "detail")
+
+JOINED, LOST, REJECTED, LATE, NOT_FINITE = "joined", "lost", "rejected", "late", "not finite"
+STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
+
+
+class Events:
+    """A log that only grows: resuming does not cut it back, because what it tells did happen.
+
+    Events before `write_to` are kept until then.
+    """
+
+    def __init__(self) -> None:
+        self.step = 0
+        self._kept: list[tuple[str, ...]] = []
+        self._path: Path | None = None
+
+    def write_to(self, directory: Path) -> None:
+        self._path = directory / EVENTS
+        self._write()
+
+    def add(self, event: str, worker: int | None = None, detail: str = "") -> None:
+        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+        who = "" if worker is None else str(worker)
+        self._kept.append((now, str(self.step), event, who, " ".join(detail.split())))
+        if self._path:
+            self._write()
+
+    def _write(self) -> None:
+        assert self._path
+        with disk_errors(self._path.parent, self.step):
+            new = not self._path.exists()
+            with open(self._path, "a", encoding="utf-8", newline="") as file:
+                table = csv.writer(file, lineterminator="\n")
+                if new:
+                    table.writerow(COLUMNS)
+                table.writerows(self._kept)
+        self._kept.clear()

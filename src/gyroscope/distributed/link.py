@@ -1,0 +1,208 @@
+"""The server's side of one link, as a process of its own.
+
+Why a process: gloo ends the whole process that receives a message longer than its buffer, and nothing can catch that.
+Here it ends this link, and the server starts the next one. The process lives for one generation of the link: it waits
+for a worker to claim it, passes parameters on to it and rows back, and ends when the link breaks. It ends, too, when
+the server is gone: the pipe tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import signal
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from torch import Tensor
+
+from gyroscope.distributed.protocol import (
+    ANSWER,
+    END,
+    NO_STEP,
+    PING,
+    ROUND,
+    WELCOME,
+    Message,
+    UnfitError,
+    Wire,
+    claim_key,
+    reach,
+)
+
+PING_SECONDS = 5.0
+"""An idle link is used at least that often, so that a worker can tell a slow server from one that is gone."""
+_JOIN_POLL_SECONDS = 0.05
+_ALWAYS = 365 * 86400.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where the link is made, and for whom."""
+
+    host: str
+    port: int
+    worker: int
+    generation: str
+    patience: float
+    """Seconds after which a worker that has not answered is given up."""
+    memory_step: int
+    """The step of the momentum that the inbox holds at the start, for the worker to go on with; NO_STEP for none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shelf:
+    """Memory shared with the server."""
+
+    step: Tensor
+    """(1,): to which step the parameters belong; NO_STEP while they are written."""
+    parameters: Tensor
+    inbox: Tensor
+    """The values of the worker's last answer. Written once per order, and before the server is told of it."""
+
+
+def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
+    """The life of a link's process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    _Link(place, shelf, pipe).live()
+
+
+class _Link:
+    def __init__(self, place: Place, shelf: Shelf, pipe: Connection) -> None:
+        self.place, self.shelf, self.pipe = place, shelf, pipe
+        self.telling, self.opening, self.leaving = threading.Lock(), threading.Lock(), threading.Lock()
+        self.happenings: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+        self.joined = False
+        self.open_step = NO_STEP
+        """The step that the worker was told and has not answered yet, neither well nor badly."""
+
+    def live(self) -> None:
+        threading.Thread(target=self._hear_server, daemon=True).start()
+        try:
+            wire = self._join()
+            threading.Thread(target=self._hear_worker, args=(wire,), daemon=True).start()
+            self._converse(wire)
+        except Exception as problem:  # RuntimeError of gloo or the store; whatever it is, this link cannot go on
+            self._leave(_first_line(problem))
+
+    # -- three threads: orders from the server, answers from the worker, and what follows from both ------------------
+
+    def _hear_server(self) -> None:
+        try:
+            while True:
+                order = json.loads(self.pipe.recv_bytes())
+                if order["do"] == "end" and not self.joined:
+                    os._exit(0)
+                self.happenings.put((order["do"], order.get("step", NO_STEP)))
+        except (EOFError, OSError):
+            os._exit(0)  # the server is gone: nobody is left to serve, whatever the other threads wait for
+
+    def _hear_worker(self, wire: Wire) -> None:
+        answer = Message(self.shelf.inbox.numel(), self.shelf.inbox.dtype)
+        complained = False
+        try:
+            while True:
+                wire.receive(answer, _ALWAYS)
+                asked = self.open_step
+                try:
+                    head = answer.read((ANSWER,), self.place.worker)
+                except UnfitError as problem:
+                    event = {"event": "rejected", "step": asked, "why": str(problem)}
+                else:
+                    event = {"event": "row", "step": head.step, "loss": head.loss}
+                    if head.step != asked:
+                        why = f"it answers step {head.step}, " + (
+                            "which is answered already" if asked == NO_STEP else f"but step {asked} is asked for"
+                        )
+                        # The right answer may still be on its way, behind one that was sent twice.
+                        event, asked = {"event": "stray", "why": why}, NO_STEP
+                if asked == NO_STEP:
+                    # One complaint per good row: who sends rubbish without end shall not fill the log with it.
+                    if not complained:
+                        self._tell(**{**event, "event": "stray"})
+                    complained = True
+                    continue
+                if event["event"] == "row":
+                    complained = False
+                    self.shelf.inbox.copy_(answer.values)
+                self._answered(event)
+        except Exception as problem:  # gloo's RuntimeError; whatever it is, this link cannot go on
+            self._leave(_first_line(problem))
+
+    def _answered(self, event: dict[str, Any]) -> None:
+        with self.opening:
+            if self.open_step == event["step"]:
+                self.open_step = NO_STEP
+        # Before the server knows, so that its next order comes after it.
+        self.happenings.put(("answered", event["step"]))
+        self._tell(**event)
+
+    def _converse(self, wire: Wire) -> None:
+        place, shelf = self.place, self.shelf
+        message = Message(shelf.parameters.numel(), shelf.parameters.dtype)
+        waiting_since: float | None = None
+        while True:
+            try:
+                what, step = self.happenings.get(timeout=PING_SECONDS if waiting_since is None else 0.5)
+            except queue.Empty:
+                if waiting_since is None:
+                    message.seal(PING, NO_STEP, place.worker)
+                    wire.send(message, place.patience)
+                elif time.monotonic() - waiting_since > place.patience:
+                    self._leave(f"no answer for {place.patience:g} s")
+                continue
+            if what == "answered":
+                waiting_since = None
+            elif what == "end":
+                message.seal(END, NO_STEP, place.worker)
+                wire.send(message, place.patience)
+                os._exit(0)
+            elif what == "round":
+                message.values.copy_(shelf.parameters)
+                if int(shelf.step) != step:
+                    self._tell(event="skipped", step=step)  # the server has gone on while this process slept
+                    continue
+                with self.opening:
+                    self.open_step = step
+                waiting_since = time.monotonic()
+                message.seal(ROUND, step, place.worker)
+                wire.send(message, place.patience)
+
+    # -- joining and leaving ------------------------------------------------------------------------------------------
+
+    def _join(self) -> Wire:
+        place = self.place
+        store = reach(place.host, place.port, seconds=20)
+        key = claim_key(place.worker, place.generation)
+        while not store.check([key]):
+            time.sleep(_JOIN_POLL_SECONDS)
+        who = store.get(key).decode(errors="replace")
+        wire = Wire(store, place.worker, place.generation, 0, place.host)
+        memory = self.shelf.inbox[-self.shelf.parameters.numel() :]
+        welcome = Message(memory.numel(), memory.dtype)
+        welcome.values.copy_(memory)
+        welcome.seal(WELCOME, place.memory_step, place.worker)
+        wire.send(welcome, place.patience)
+        self.joined = True
+        self._tell(event="joined", who=who)
+        return wire
+
+    def _tell(self, **event: Any) -> None:
+        with self.telling, contextlib.suppress(OSError):
+            self.pipe.send_bytes(json.dumps(event).encode())
+
+    def _leave(self, why: str) -> None:
+        self.leaving.acquire()  # for good: both threads notice a broken link, and one of them tells it
+        self._tell(event="lost", why=why)
+        os._exit(1)
+
+
+def _first_line(problem: BaseException) -> str:
+    """gloo's messages begin with a place in its source and end with good wishes: neither helps anybody here."""
+    lines = str(problem).splitlines() or [type(problem).__name__]
+    return lines[0].rpartition("] ")[2].partition(". This is typically")[0][:200]

@@ -1,0 +1,359 @@
+"""All links of a server, as the honest workers of a run: `collect` is where rows come in from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import multiprocessing
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyroscope.clock import UNTIMED, Clock
+from gyroscope.distributed import events, link
+from gyroscope.distributed.events import Events
+from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Offer, TCPStore, link_key
+from gyroscope.errors import RoundAbandonedError, RunDirectoryError
+from gyroscope.workers import HonestWorkers
+
+_SLICE_SECONDS = 0.2
+"""How long to sleep at most before looking whether somebody asked to stop."""
+_END_SECONDS = 10.0
+
+
+class Link:
+    """One worker as the server sees it: the process that talks to it, and how things stand."""
+
+    shelf: link.Shelf
+
+    def __init__(self, worker: int) -> None:
+        self.worker = worker
+        self.count = 0
+        self.process: BaseProcess | None = None
+        self.pipe: Connection | None = None
+        self.who = ""
+        self.linked = self.free = self.late = self.told = self.answered = False
+
+    def start(self, place: link.Place, shelf: link.Shelf) -> None:
+        """A fresh process that waits for a worker."""
+        self.shelf = shelf
+        context = multiprocessing.get_context("forkserver")
+        self.pipe, end = context.Pipe()
+        self.process = context.Process(target=link.main, args=(place, shelf, end), daemon=True)
+        self.process.start()
+        end.close()  # so that the process's death shows as the end of the pipe
+        self.linked = self.free = self.late = self.told = self.answered = False
+
+    def order(self, what: str, step: int = NO_STEP) -> None:
+        assert self.pipe
+        with contextlib.suppress(OSError):  # its death is told by the pipe's end
+            self.pipe.send_bytes(json.dumps({"do": what, "step": step}).encode())
+
+    def stop(self) -> None:
+        if self.pipe:
+            self.pipe.close()
+        if self.process:
+            self.process.join(1.0)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+        self.pipe = self.process = None
+
+
+class LinkedWorkers:
+    """The honest workers of a run, each a process of its own behind a link. `gyroscope.workers.Workers` in form.
+
+    simulated: the workers whose place they take. Nothing but their number, their parameters and, for batch-norm's
+        running statistics, their data is used.
+    required: how many rows without NaN or inf a round needs. Missing ones count as Byzantine, so it is n - f for a
+        rule that tolerates f.
+    deadline: seconds that a round waits for workers that are there, once it has enough rows.
+    grace: seconds that it waits for enough rows. After as long a silence a worker's link is given up, too.
+    stop: asked while waiting.
+    remark: told who is missing.
+    opened: called before the first worker may join; the run directory is there by then.
+    """
+
+    def __init__(
+        self,
+        simulated: HonestWorkers,
+        offer: Offer,
+        store: TCPStore,
+        address: tuple[str, int],
+        *,
+        required: int,
+        grace: float,
+        log: Events,
+        stop: Callable[[], bool] = lambda: False,
+        remark: Callable[[str], None] = lambda text: None,
+        opened: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.count, self.parameters = simulated.count, simulated.parameters
+        self.simulated, self.offer, self.store, self.address = simulated, offer, store, address
+        self.accumulates = offer.config.momentum == "workers"
+        self.present: Tensor | None = None
+        self.required, self.deadline, self.grace = required, offer.deadline, grace
+        self.log, self.stop, self.remark, self.opened = log, stop, remark, opened
+        self.session = secrets.token_hex(4)
+        d, dtype = self.parameters.numel(), self.parameters.dtype
+        self._step = _shared(torch.full((1,), NO_STEP, dtype=torch.int64))
+        self._outbox = _shared(torch.zeros(d, dtype=dtype))
+        self.links = [Link(number) for number in range(self.count)]
+        self.memories = torch.zeros(self.count, d if self.accumulates else 0, dtype=dtype)
+        self.memory_steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
+        # What came in since the last round that was played. A round that is abandoned will be played again, so what
+        # was sent for it must not be remembered beyond this server's life.
+        self._fresh, self._fresh_steps = self.memories.clone(), self.memory_steps.clone()
+        self._losses: dict[int, float] = {}
+        self._open = False
+
+    # -- what a run asks of its workers -------------------------------------------------------------------------------
+
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
+        """(losses of those present, rows of all): the rows that came in time, NaN for the others."""
+        rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
+        collected = self.collect(step, self.deadline)
+        sound = []
+        for number in range(self.count):
+            if number in collected:
+                rows[number].copy_(collected[number])
+            else:
+                rows[number].fill_(math.nan)
+            if number in collected and _finite(collected[number]):
+                sound.append(number)
+        self.present = None if len(sound) == self.count else torch.tensor(sound, device=rows.device)
+        # What a worker says of its loss is shown to people and used for nothing.
+        losses = [self._losses[number] for number in sound if math.isfinite(self._losses[number])]
+        self._follow_statistics(step)
+        clock.lap("gradients")
+        return torch.tensor(losses, dtype=rows.dtype), rows
+
+    def state(self) -> dict[str, Tensor]:
+        """The momentum that each worker last sent, and at which step: it goes on with that."""
+        return {"memories": self.memories, "steps": self.memory_steps} if self.accumulates else {}
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        if self.accumulates and not state:
+            raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
+        if state:
+            self.memories.copy_(state["memories"])
+            self.memory_steps.copy_(state["steps"])
+            self._fresh.copy_(self.memories)
+            self._fresh_steps.copy_(self.memory_steps)
+
+    def _follow_statistics(self, step: int) -> None:
+        """Batch-norm's running statistics, which serve evaluation only: from one worker's batch, in turn.
+
+        In a simulation every worker's batch counts. To ask the workers for theirs would let any of them ruin the
+        evaluation; the server rather looks at a batch itself.
+        """
+        if next(self.simulated.model.buffers(), None) is None:
+            return
+        worker = step % self.count
+        inputs, _ = self.simulated.batches(step, range(worker, worker + 1))
+        self.simulated.model.train()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            self.simulated.model(inputs[0])
+
+    # -- a round ------------------------------------------------------------------------------------------------------
+
+    def collect(self, step: int, deadline: float) -> dict[int, Tensor]:
+        """The rows of this step by worker, as they came: any of them may hold anything.
+
+        Returns once all workers that are there have answered, or at the deadline if enough have. A worker that missed
+        a deadline is not waited for again before it has answered something.
+        """
+        self.log.step = step
+        if not self._open:
+            self._gather()
+        self._publish(step)
+        rows: dict[int, Tensor] = {}
+        sound: set[int] = set()
+        for each in self.links:
+            each.told = each.answered = False
+        begun = time.monotonic()
+        short_since: float | None = None
+        while True:
+            for each in self.links:
+                if each.linked and each.free and not each.told and each.worker not in rows:
+                    each.free, each.told = False, True
+                    each.order("round", step)
+            enough = len(sound) >= self.required
+            patient = [each for each in self.links if each.told and not each.late and not each.answered]
+            passed = time.monotonic() - begun
+            if enough and (not patient or passed >= deadline):
+                break
+            if self.stop():
+                raise RoundAbandonedError("")
+            if enough or (patient and passed < deadline):
+                short_since = None
+            elif short_since is None:
+                short_since = time.monotonic()
+            elif time.monotonic() - short_since >= self.grace:
+                raise RoundAbandonedError(self._too_few(step, len(sound)))
+            else:
+                self.remark(self.describe_missing())
+            limit = deadline - passed if enough else _SLICE_SECONDS
+            for each, event in self._listen(min(max(limit, 0.0), _SLICE_SECONDS)):
+                if event["event"] != "row" or event["step"] != step:
+                    continue
+                each.answered = True
+                rows[each.worker] = each.shelf.inbox[: self._outbox.numel()]
+                self._losses[each.worker] = float(event["loss"])
+                if _finite(rows[each.worker]):
+                    sound.add(each.worker)
+                else:
+                    self.log.add(events.NOT_FINITE, each.worker, "the row holds NaN or inf; the rule puts it aside")
+        for each in patient:
+            each.late = True
+            self.log.add(events.LATE, each.worker, f"no row within {deadline:g} s")
+        self.remark(self.describe_missing())
+        self.memories.copy_(self._fresh)
+        self.memory_steps.copy_(self._fresh_steps)
+        return rows
+
+    def _publish(self, step: int) -> None:
+        self._step.fill_(NO_STEP)  # a link's process that is still reading will notice
+        self._outbox.copy_(self.parameters)
+        self._step.fill_(step)
+
+    def _gather(self) -> None:
+        """At the start wait for all workers. When nobody has come for the grace period, go on if there are enough."""
+        self._open = True
+        self.opened()
+        self.log.add(events.STARTED, None, f"waiting for {self.count} workers at {self.address[0]}:{self.address[1]}")
+        self.store.set(OFFER, self.offer.text())
+        for each in self.links:
+            self._start(each)
+        begun = time.monotonic()
+        while missing := self.missing():
+            if self.stop():
+                raise RoundAbandonedError("")
+            if time.monotonic() - begun >= self.grace:
+                if self.count - len(missing) < self.required:
+                    raise RoundAbandonedError(self._too_few(self.log.step, self.count - len(missing)))
+                break
+            self.remark(self.describe_missing())
+            if any(event["event"] == "joined" for _, event in self._listen(_SLICE_SECONDS)):
+                begun = time.monotonic()
+
+    # -- the links ----------------------------------------------------------------------------------------------------
+
+    def _start(self, each: Link) -> None:
+        """Begin a link's next generation, ready for whoever claims the worker's number."""
+        # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
+        # row that came before the link broke stays what it was.
+        inbox = _shared(torch.zeros(self.offer.answer_values, dtype=self._outbox.dtype))
+        memory_step = NO_STEP
+        if self.accumulates and int(self._fresh_steps[each.worker]) != NO_STEP:
+            memory_step = int(self._fresh_steps[each.worker])
+            inbox[-self._outbox.numel() :].copy_(self._fresh[each.worker])
+        generation = f"{self.session}.{each.count}"
+        each.count += 1
+        self.store.set(link_key(each.worker), generation)
+        place = link.Place(*self.address, each.worker, generation, self.grace, memory_step)
+        each.start(place, link.Shelf(self._step, self._outbox, inbox))
+
+    def _listen(self, seconds: float) -> list[tuple[Link, dict[str, Any]]]:
+        """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
+        ready = wait([each.pipe for each in self.links if each.pipe], seconds)
+        heard: list[tuple[Link, dict[str, Any]]] = []
+        for each in self.links:
+            if each.pipe is None or each.pipe not in ready:
+                continue
+            try:
+                event: dict[str, Any] = json.loads(each.pipe.recv_bytes())
+            except (EOFError, OSError):
+                self._replace(each)
+                continue
+            self._note(each, event)
+            heard.append((each, event))
+        return heard
+
+    def _note(self, each: Link, event: dict[str, Any]) -> None:
+        kind = event["event"]
+        if kind == "joined":
+            each.linked = each.free = True
+            each.who = str(event["who"])
+            step = int(self._fresh_steps[each.worker])
+            handed = f", goes on with its momentum of step {step}" if self.accumulates and step != NO_STEP else ""
+            self.log.add(events.JOINED, each.worker, each.who + handed)
+        elif kind == "row":
+            each.free, each.late = True, False
+            if self.accumulates:
+                memory = each.shelf.inbox[-self._outbox.numel() :]
+                if _finite(memory):  # a worker that starts anew shall not start from NaN
+                    self._fresh[each.worker].copy_(memory)
+                    self._fresh_steps[each.worker] = int(event["step"])
+        elif kind == "skipped":
+            each.free = True
+        elif kind == "rejected":
+            each.free, each.answered = True, each.told
+            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+        elif kind == "stray":
+            each.free = True
+            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+        elif kind == "lost":
+            self.log.add(events.LOST, each.worker, ("" if each.linked else "could not join: ") + str(event["why"]))
+            each.linked = False
+
+    def _replace(self, each: Link) -> None:
+        """The link's process has ended: start the next generation."""
+        was_linked, process = each.linked, each.process
+        each.stop()
+        code = process.exitcode if process else None
+        if was_linked and code is not None and code < 0:
+            name = signal.Signals(-code).name
+            detail = f"its link was ended by {name}" + (
+                ", as a message that is too long does" if name == "SIGABRT" else ""
+            )
+            self.log.add(events.REJECTED if name == "SIGABRT" else events.LOST, each.worker, detail)
+        self._start(each)
+
+    def missing(self) -> list[int]:
+        """The workers that are not there."""
+        return [each.worker for each in self.links if not each.linked]
+
+    def describe_missing(self) -> str:
+        late = [each.worker for each in self.links if each.linked and each.late]
+        parts = [("missing", self.missing()), ("late", late)]
+        return ", ".join(f"{word}: {' '.join(map(str, numbers))}" for word, numbers in parts if numbers)
+
+    def _too_few(self, step: int, have: int) -> str:
+        reason = (
+            f"step {step} has {have} sound rows of the {self.required} that it needs "
+            f"({self.describe_missing() or 'all workers are there'}) after a grace period of {self.grace:g} s"
+        )
+        self.log.add(events.STOPPED, None, reason)
+        return reason
+
+    def close(self, over: bool) -> None:
+        """End all links. over: the run has ended, and the workers shall know it; else they wait for a server."""
+        if over:
+            self.store.set(OVER, "yes")
+            for each in self.links:
+                if each.pipe:
+                    each.order("end")
+            until = time.monotonic() + min(_END_SECONDS, self.grace)
+            for each in self.links:
+                if each.process:
+                    each.process.join(max(0.0, until - time.monotonic()))
+        for each in self.links:
+            each.stop()
+
+
+def _shared(values: Tensor) -> Tensor:
+    values.share_memory_()  # type: ignore[no-untyped-call]
+    return values
+
+
+def _finite(values: Tensor) -> bool:
+    return bool(torch.isfinite(values).all())

@@ -1,0 +1,201 @@
+"""What server and workers say to each other: messages over a link, and the few keys of the common store.
+
+A message is bytes: a head, the values, and a tail. gloo delivers a message that is too short as if nothing were amiss,
+so only the tail tells that all of it came; and because the buffer is wiped before, no old tail can be taken for a new
+one. (A message that is too long ends the receiving process: see `link`.) Texts in the store are TOML or plain words.
+Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gyroscope import __version__
+from gyroscope.config import Config
+from gyroscope.errors import GyroscopeError, LinkError
+
+if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
+    from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
+else:
+    from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["TCPStore"]  # for the others, who need it under this name
+
+VERSION = 1
+"""Of these messages and keys: both sides must have the same."""
+
+WELCOME, ROUND, PING, END, ANSWER = range(5)
+"""Kinds of messages: momentum to go on with, parameters, nothing, nothing more; and a worker's row."""
+
+_HEAD = struct.Struct("<8sqqqqd")  # opening, kind, step, worker, bytes of values, loss
+_TAIL = struct.Struct("<8sq")  # closing, step
+_OPENING, _CLOSING = b"gyro-msg", b"gyro-end"
+
+NO_STEP = -1
+
+_RENDEZVOUS_SECONDS = 20.0
+
+
+class UnfitError(Exception):
+    """A message that is not what it should be."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """What a message says of itself."""
+
+    kind: int
+    step: int
+    worker: int
+    loss: float
+
+
+class Message:
+    """A buffer for messages with so many values, to be filled and sent, or received and read."""
+
+    def __init__(self, values: int, dtype: torch.dtype) -> None:
+        size = values * dtype.itemsize
+        self.buffer = torch.empty(_HEAD.size + size + _TAIL.size, dtype=torch.uint8)
+        self.values = self.buffer[_HEAD.size : _HEAD.size + size].view(dtype)
+        self._bytes = memoryview(self.buffer.numpy())  # type: ignore[arg-type]
+        self._size = size
+
+    def wipe(self) -> None:
+        """Every byte 255, which makes a NaN in every floating-point type."""
+        self.buffer.fill_(255)
+
+    def seal(self, kind: int, step: int, worker: int, loss: float = math.nan) -> None:
+        """Write head and tail around the values."""
+        _HEAD.pack_into(self._bytes, 0, _OPENING, kind, step, worker, self._size, loss)
+        _TAIL.pack_into(self._bytes, _HEAD.size + self._size, _CLOSING, step)
+
+    def read(self, kinds: tuple[int, ...], worker: int) -> Head:
+        """The head of a complete message of one of these kinds; `UnfitError` says why it is none."""
+        opening, kind, step, number, size, loss = _HEAD.unpack_from(self._bytes, 0)
+        closing, again = _TAIL.unpack_from(self._bytes, _HEAD.size + self._size)
+        if opening != _OPENING:
+            raise UnfitError("it does not begin like a message")
+        if kind not in kinds:
+            raise UnfitError(f"a message of kind {kind} is out of place")
+        if number != worker:
+            raise UnfitError(f"it is from worker {number}")
+        if size != self._size:
+            raise UnfitError(f"it announces {size} bytes of values instead of {self._size}")
+        if closing != _CLOSING or again != step:
+            raise UnfitError("it is too short")
+        return Head(kind, step, number, loss)
+
+
+class Wire:
+    """One end of a link: a gloo group of two, server (rank 0) and worker (rank 1)."""
+
+    def __init__(self, store: Store, worker: int, generation: str, rank: int, address: str) -> None:
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        # Without a device of our own choice gloo would listen wherever the machine's name leads to.
+        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timedelta(seconds=_RENDEZVOUS_SECONDS)
+        prefix = PrefixStore(f"link.{worker}.{generation}", store)
+        self._peer = 1 - rank
+        self._group: Any = ProcessGroupGloo(prefix, rank, 2, options)
+
+    def send(self, message: Message, seconds: float) -> None:
+        """Return once the other side has taken it; RuntimeError where that does not happen."""
+        self._group.send([message.buffer], self._peer, 0).wait(timedelta(seconds=seconds))
+
+    def receive(self, message: Message, seconds: float) -> None:
+        """Wait for the next message; RuntimeError where none comes or the other side is gone."""
+        message.wipe()
+        self._group.recv([message.buffer], self._peer, 0).wait(timedelta(seconds=seconds))
+
+
+def reach(host: str, port: int, seconds: float) -> TCPStore:
+    """The store that a server has there."""
+    return TCPStore(host, port, None, False, timedelta(seconds=seconds))
+
+
+# -- the store: who may join, and what is trained ---------------------------------------------------------------------
+
+OFFER = "offer"
+"""What is trained, and how the links are made: TOML."""
+OVER = "over"
+"""Set once the run has ended."""
+
+
+def link_key(worker: int) -> str:
+    """Holds the generation of the link that waits for, or has, this worker."""
+    return f"link/{worker}"
+
+
+def claim_key(worker: int, generation: str) -> str:
+    """Holds who took the link: the first to write it has it."""
+    return f"claim/{worker}/{generation}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Offer:
+    """What a worker needs to know before it joins."""
+
+    config: Config
+    count: int
+    """Workers are numbered from 0 to count - 1."""
+    dimension: int
+    dtype: str
+    deadline: float = dataclasses.field(compare=False)
+    """Tells a worker how long a dead predecessor may go unnoticed; changes nothing that it computes."""
+
+    @property
+    def answer_values(self) -> int:
+        """How many values a worker answers with: a row, and its momentum too where the row does not show it."""
+        both = self.config.momentum == "workers" and self.config.nesterov
+        return 2 * self.dimension if both else self.dimension
+
+    def text(self) -> str:
+        import tomli_w
+
+        # The folder and the device are the server's own: a worker has its own.
+        config = dataclasses.replace(self.config, data_dir=None, device="cpu", checkpoint_every=None)
+        values = {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
+        link = {
+            "protocol": VERSION,
+            "version": __version__,
+            "count": self.count,
+            "dimension": self.dimension,
+            "dtype": self.dtype,
+            "deadline": self.deadline,
+        }
+        return tomli_w.dumps({"link": link, "config": values})
+
+    @classmethod
+    def parse(cls, text: str) -> Offer:
+        """Whatever the text says, the worst that can come of it is a LinkError."""
+        try:
+            values: dict[str, Any] = tomllib.loads(text)
+            link, config = values["link"], values["config"]
+            protocol, version = int(link["protocol"]), str(link["version"])
+            count, dimension = int(link["count"]), int(link["dimension"])
+            dtype, deadline = str(link["dtype"]), float(link["deadline"])
+        except (tomllib.TOMLDecodeError, LookupError, TypeError, ValueError) as problem:
+            raise LinkError(
+                f"the server's offer cannot be read ({problem}): is it a gyroscope server of this version?"
+            ) from problem
+        if protocol != VERSION:
+            raise LinkError(
+                f"the server is gyroscope {version} and speaks version {protocol} of the protocol, this worker is "
+                f"gyroscope {__version__} and speaks {VERSION}: install the same version on both"
+            )
+        try:
+            return cls(Config.from_mapping(config), count, dimension, dtype, deadline)
+        except (GyroscopeError, TypeError) as problem:
+            raise LinkError(f"the server's configuration cannot be used: {problem}") from problem

@@ -1,0 +1,192 @@
+"""A server and its workers as real processes, and workers that misbehave at given steps.
+
+Nothing here depends on how fast the machine is: where a test wants to do something at a certain step, the workers wait
+at a *gate*, which is a file that the test makes once it is done.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+
+import launching
+from launching import PATIENCE, Finished, Started, start
+
+from gyroscope.distributed.worker import Worker
+
+# Every process here needs these. Where the processes' common ancestor runs already, they only start more slowly.
+launching._context.set_forkserver_preload(
+    [
+        "gyroscope.cli",
+        "gyroscope.distributed.server",
+        "gyroscope.distributed.worker",
+        "gyroscope.kernels.compiled.moments",
+        "sklearn.datasets",
+        "tomli_w",
+    ]
+)
+
+Faults = Mapping[int, str]
+"""What a worker does wrong, by step."""
+
+DEADLINE = 2.0
+
+
+class FaultyWorker(Worker):
+    """Speaks the protocol, waits at gates, and misbehaves once at each of the given steps."""
+
+    folder: Path
+    gates: tuple[int, ...] = ()
+    faults: dict[int, str]
+
+    def reply(self, wire: Any, answer: Any, step: int) -> None:
+        if step in self.gates:
+            (self.folder / f"reached-{step}-{self.number}").touch()
+            wait_for(lambda: (self.folder / f"open-{step}").exists())
+        fault = self.faults.pop(step, "none")
+        getattr(self, "_" + fault.replace("-", "_"))(wire, answer, step)
+
+    def _none(self, wire: Any, answer: Any, step: int) -> None:
+        super().reply(wire, answer, step)
+
+    def _nan(self, wire: Any, answer: Any, step: int) -> None:
+        answer.values.fill_(float("nan"))
+        super().reply(wire, answer, step)
+
+    def _slow(self, wire: Any, answer: Any, step: int) -> None:
+        time.sleep(1.5 * DEADLINE)
+        super().reply(wire, answer, step)
+
+    def _replay(self, wire: Any, answer: Any, step: int) -> None:
+        answer.seal(4, step - 2, self.number, 0.0)
+        super().reply(wire, answer, step)
+
+    def _twice(self, wire: Any, answer: Any, step: int) -> None:
+        super().reply(wire, answer, step)
+        super().reply(wire, answer, step)
+
+    def _impostor(self, wire: Any, answer: Any, step: int) -> None:
+        answer.seal(4, step, self.number - 1, 0.0)
+        super().reply(wire, answer, step)
+
+    def _short(self, wire: Any, answer: Any, step: int) -> None:
+        self._raw(wire, answer.buffer[:1000].clone())
+
+    def _half(self, wire: Any, answer: Any, step: int) -> None:
+        import torch
+
+        head, tail = answer.buffer[:48], answer.buffer[-16:]
+        self._raw(wire, torch.cat([head, answer.values.half().view(torch.uint8), tail]))
+
+    def _long(self, wire: Any, answer: Any, step: int) -> None:
+        import torch
+
+        self._raw(wire, torch.cat([answer.buffer, answer.buffer]))
+
+    def _raw(self, wire: Any, content: Any) -> None:
+        from datetime import timedelta
+
+        wire._group.send([content], 0, 0).wait(timedelta(seconds=20))
+
+
+def run_worker(address: str, number: int, folder: str, gates: tuple[int, ...], faults: dict[int, str]) -> int:
+    from gyroscope.errors import LinkError
+
+    host, _, port = address.rpartition(":")
+    worker = FaultyWorker(host, int(port), number, patience=60, told=lambda text: print(text, flush=True))
+    worker.folder, worker.gates, worker.faults = Path(folder), gates, dict(faults)
+    try:
+        worker.work()
+    except LinkError as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    return 0
+
+
+class Cluster:
+    """One run with a server and worker processes. Use it in a `with` block: nothing outlives that."""
+
+    def __init__(self, folder: Path, *options: object, workers: int = 5, gates: Iterable[int] = ()) -> None:
+        self.folder, self.out = folder, folder / "run"
+        self.options, self.count, self.gates = options, workers, tuple(gates)
+        self.workers: dict[int, Started] = {}
+        self.others: list[Started] = []
+        self.address = "127.0.0.1:0"
+        self.faults: dict[int, Faults] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in [self.server, *self.workers.values(), *self.others]:
+            if process.running:
+                process.kill()
+
+    def serve(self, *options: object, resume: bool = False, deadline: float = DEADLINE) -> None:
+        """Start the server, or start it again on the same port."""
+        what = ["--resume", self.out] if resume else ["--out", self.out, *self.options]
+        self.server = start("serve", *what, *options, "--deadline", deadline, "--port", self.address.rpartition(":")[2])
+        said = self.server.files / "err"
+        pattern = re.compile(r"gyroscope work (\S+) ")
+        assert self.server.until(lambda: said.exists() and bool(pattern.search(said.read_text()))), self.server.end()
+        found = pattern.search(said.read_text())
+        assert found
+        self.address = found[1]
+
+    def join(self, *numbers: int) -> None:
+        for number in numbers or range(self.count):
+            self.workers[number] = self.worker(number)
+
+    def worker(self, number: int) -> Started:
+        arguments = (self.address, number, str(self.folder), self.gates, dict(self.faults.get(number, {})))
+        process = Started(run_worker, *arguments)
+        self.others.append(process)
+        return process
+
+    def at_gate(self, step: int, *numbers: int) -> None:
+        """Wait until these workers (all, if none is named) are at the gate."""
+        for number in numbers or range(self.count):
+            wait_for(lambda number=number: (self.folder / f"reached-{step}-{number}").exists(), self.server)
+
+    def open(self, step: int) -> None:
+        (self.folder / f"open-{step}").touch()
+
+    def end(self) -> Finished:
+        return self.server.end()
+
+    # -- what happened ------------------------------------------------------------------------------------------------
+
+    def events(self, event: str = "", worker: int | None = None) -> list[dict[str, str]]:
+        return [
+            row
+            for row in table(self.out / "events.csv")
+            if event in ("", row["event"]) and (worker is None or row["worker"] == str(worker))
+        ]
+
+    def until_event(self, event: str, worker: int, times: int = 1) -> None:
+        wait_for(lambda: len(self.events(event, worker)) >= times, self.server)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def wait_for(happened: Callable[[], bool], needed: Started | None = None) -> None:
+    """Poll until it has happened; an error where it takes too long, or where a process that it needs has ended."""
+    begun = time.monotonic()
+    while not happened():
+        if needed is not None and not needed.running and not happened():
+            raise AssertionError(f"the server has ended: {needed.end()}")
+        if time.monotonic() - begun > PATIENCE:
+            raise AssertionError("that takes too long")
+        time.sleep(0.01)

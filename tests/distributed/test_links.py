@@ -1,0 +1,105 @@
+"""What a run makes of the rows that came, and of those that did not; without any process."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from clusters import launching
+from torch import Tensor
+
+import gyroscope as gy
+from gyroscope import momentum
+from gyroscope.distributed.links import LinkedWorkers
+from gyroscope.distributed.protocol import Offer
+from gyroscope.distributed.server import Server, Terms
+from gyroscope.distributed.worker import Calculator
+from gyroscope.errors import UnknownNameError
+from gyroscope.training import Run, load_task
+from gyroscope.workers import HonestWorkers
+
+CONFIG = gy.Config(
+    workers=6, byzantine=1, declared_byzantine=2, rule="median", attack="little", momentum="none", threads=1
+)
+
+
+def run_with(
+    monkeypatch: pytest.MonkeyPatch, server: Server, config: gy.Config, damage: dict[int, Tensor | None]
+) -> Run:
+    """A run whose workers send what the simulated ones would, except those whose row is given (None: nothing comes)."""
+
+    def collect(self: LinkedWorkers, step: int, deadline: float) -> dict[int, Tensor]:
+        losses, rows = HonestWorkers.sample(self.simulated, step)
+        self._losses = dict(enumerate(losses.tolist()))
+        sent = {number: damage.get(number, row) for number, row in enumerate(rows)}
+        return {number: row for number, row in sent.items() if row is not None}
+
+    monkeypatch.setattr(LinkedWorkers, "collect", collect)
+    config = config.resolve()
+    return Run(config, load_task(config), server._hire(Path("nowhere")))
+
+
+def test_measures_and_attack_are_over_the_rows_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Terms(port=0)) as server:
+        whole = Run(CONFIG.resolve(), load_task(CONFIG.resolve()))
+        losses, rows = whole.players.workers.sample(0)
+        parameters = whole.parameters.clone()
+        for row in (None, torch.full_like(parameters, math.nan)):
+            run = run_with(monkeypatch, server, CONFIG, {2: row})
+            measured = run.play_round()
+            there = [0, 1, 3, 4]
+            mean, std = rows[there].mean(dim=0), rows[there].std(dim=0)
+            assert measured["loss"] == pytest.approx(float(losses[there].mean()))
+            assert measured["sent_norm"] == measured["sampled_norm"] == pytest.approx(float(mean.norm()), rel=1e-5)
+            assert measured["attack_norm"] == pytest.approx(float((mean - 1.5 * std).norm()), rel=1e-5)
+            sent = torch.cat([rows[there], (mean - 1.5 * std).unsqueeze(0), torch.full((1, len(mean)), torch.inf)])
+            direction = sent.sort(dim=0).values[2]  # the lower middle of six
+            lr = measured["lr"]
+            assert torch.allclose(run.parameters, parameters - lr * direction, atol=1e-6)
+
+
+def test_required_rows_leave_room_for_simulated_liars(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 6, with 1 simulated liar and 2 tolerated, one of the 5 others may be missing; with `average` none."""
+    for rule, required in (("median", 4), ("average", 5)):
+        with Server(Terms(port=0)) as server:
+            config = gy.Config(workers=6, byzantine=1, declared_byzantine=2, rule=rule, attack="little", threads=1)
+            workers = run_with(monkeypatch, server, config, {}).players.workers
+            assert isinstance(workers, LinkedWorkers) and workers.required == required
+
+
+def test_momentum_of_worker_processes_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Terms(port=0)) as server:
+        config = gy.Config(workers=5, rule="median", momentum="workers", threads=1, measure_every=2)
+        run = run_with(monkeypatch, server, config, {})
+        assert isinstance(run.players.placement, momentum.Elsewhere)
+        rows = [run.play_round() for _ in range(3)]
+        assert rows[2]["sent_norm"] and rows[2]["sampled_norm"] is None and rows[2]["straightness"] is None
+        assert set(run.state()["workers"]) == {"memories", "steps"} and run.state()["momentum"] == {}
+
+
+def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Server(Terms(port=0)) as server:
+        task = launching.custom_task()
+        config = gy.Config(workers=3, rule="average", momentum="none", threads=1).resolve(task)
+        run = Run(config, task, server._hire(Path("nowhere")))
+        zero = torch.zeros_like(run.parameters)
+        monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline: dict.fromkeys(range(3), zero))
+        workers = run.players.workers
+        assert isinstance(workers, LinkedWorkers)
+        workers._losses = dict.fromkeys(range(3), 0.0)
+        ambient = torch.random.get_rng_state()
+        workers.sample(0)
+        assert torch.equal(ambient, torch.random.get_rng_state())
+        buffers = dict(run.model.named_buffers())
+        assert buffers["1.num_batches_tracked"] == 1 and buffers["1.running_mean"].abs().sum() > 0
+
+
+def test_a_worker_builds_only_tasks_that_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reaches the server's port can write the offer: it must not be able to have a module imported."""
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    offer = Offer(gy.Config(task="trap:Task", rule="trap:Rule", workers=3), 3, 10, "float32", 10.0)
+    with pytest.raises(UnknownNameError, match="trap:Task"):
+        Calculator(Offer.parse(offer.text()), 0, {})
