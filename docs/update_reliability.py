@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "distributed"))
 
-from clusters import Cluster
+from clusters import DEADLINE, Cluster
 
 import gyroscope as gy
 
@@ -104,7 +104,7 @@ PROCESSES: dict[str, Callable[[Cluster], None]] = {
     "a worker is killed (SIGKILL)": killed,
     "a worker is killed and restarted later": killed_and_restarted,
     "a worker hangs (SIGSTOP) and goes on later (SIGCONT)": stopped_and_continued,
-    "a second process claims a worker's number": second_claim,
+    "a second process claims a worker's number (all workers are held until it is refused)": second_claim,
     "two workers are killed, one too many: the run stops with code 3; it is resumed, and both restarted": two_killed,
     "the server is killed (SIGKILL) and resumed": server_killed,
 }
@@ -116,7 +116,9 @@ def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str
         with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER)) as cluster:
             if fault in MESSAGES:
                 cluster.faults = {FAULTY: dict.fromkeys(range(BEGIN, STEPS), fault)}
-            cluster.serve("--grace", 10 if script is two_killed else 60)
+            # Where nothing is slow but the gates, which hold all workers, nobody is to be late because of them.
+            patient = script in (two_killed, server_killed)
+            cluster.serve("--grace", 10 if script is two_killed else 60, deadline=30 if patient else DEADLINE)
             cluster.join()
             script(cluster)
             code = cluster.end().code

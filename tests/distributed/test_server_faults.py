@@ -119,7 +119,8 @@ def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Resu
         cluster.server.kill()
         cluster.open(10)
 
-        cluster.serve("--grace", 8, resume=True, deadline=slow)
+        # Longer than it takes a worker to find out that its server is gone where gloo does not notice.
+        cluster.serve("--grace", 15, resume=True, deadline=slow)
         cluster.at_gate(25)
         for number in (0, FAULTY):
             cluster.workers[number].kill()

@@ -39,6 +39,12 @@ PATIENCE = 120.0
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _LONGEST_PAUSE = 3.0
+_SILENCE_SECONDS = 6 * PING_SECONDS
+"""An idle link pings, so after that long a silence the server is gone, even where no connection breaks."""
+_ANSWER_SECONDS = 10.0
+"""A link is always ready to take an answer. gloo does not always notice that the other side is gone: then this does."""
+_SLOWEST_NETWORK = 1e6
+"""Bytes per second that an answer may take besides."""
 
 
 class ServerGoneError(LinkError):
@@ -181,10 +187,8 @@ class Worker:
     def _converse(self, wire: Wire, calculator: Calculator) -> bool:
         message = Message(calculator.d, calculator.dtype)
         answer = Message(calculator.offer.answer_values, calculator.dtype)
-        # Between two rounds the server pings, so silence means that it is gone even where no connection breaks.
-        silence = max(self.patience, 3 * PING_SECONDS)
         while True:
-            wire.receive(message, silence)
+            wire.receive(message, _SILENCE_SECONDS)
             try:
                 head = message.read((WELCOME, ROUND, PING, END), self.number)
             except UnfitError as problem:
@@ -201,4 +205,4 @@ class Worker:
                 self.reply(wire, answer, head.step)
 
     def reply(self, wire: Wire, answer: Message, step: int) -> None:
-        wire.send(answer, max(self.patience, 3 * PING_SECONDS))
+        wire.send(answer, _ANSWER_SECONDS + answer.buffer.numel() / _SLOWEST_NETWORK)
