@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gyroscope import __version__
-from gyroscope.commands import bench, demo, listing, report, reproduce, sweep, train
+from gyroscope.commands import bench, demo, flower, listing, report, reproduce, sweep, train
 from gyroscope.errors import GyroscopeError
 
 
@@ -54,6 +54,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (demo, train, listing, reproduce, sweep, report, bench):
+    for command in (demo, train, listing, reproduce, sweep, report, bench, flower):
         command.add(commands)
     return top
