@@ -25,8 +25,8 @@ class Settings:
     mu: float = 0.9
     lr: str = "0.05"
     """Of the local steps; may change with the round: `0.05,15:0.01`."""
-    local_steps: int = 10
-    batch: int = 0
+    local_steps: int = 50
+    batch: int = 16
     """Samples per local step; 0 for the task's own choice."""
     task: str = "digits"
     seed: int = 1

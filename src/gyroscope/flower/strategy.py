@@ -154,8 +154,8 @@ class RobustStrategy(Strategy):
     def _messages(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, kind: str, nodes: Iterable[int]
     ) -> list[Message]:
-        config["server-round"] = server_round
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: config})
+        own = ConfigRecord({**config, "server-round": server_round})  # not the caller's, which all rounds share
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: own})
         return [Message(content=content, message_type=kind, dst_node_id=node, ttl=self._ttl) for node in nodes]
 
     def _choose(self, grid: Grid) -> list[int]:
