@@ -1,0 +1,70 @@
+"""The whole thing over TLS: a SuperLink, five registered SuperNodes of which one lies and is then killed, a stranger."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope[flower]'")
+
+from deployment import Processes, certificates, connection, free_port, listening, make_app, node_key, reasons, table
+
+LIAR = 4
+EXPECTED = ("NaN", "shape", "shape", "no .npy", "unreadable reply")
+ROUNDS = len(EXPECTED) + 1
+
+
+@pytest.mark.slow
+def test_a_deployed_federation_survives_a_liar_and_refuses_a_stranger(tmp_path: Path) -> None:
+    tls = certificates(tmp_path / "tls")
+    (tmp_path / "keys").mkdir()
+    port, out = free_port(), tmp_path / "run"
+    app = make_app(tmp_path / "app", LIAR)
+    with Processes(tmp_path) as processes:
+        connection(processes, "link", port, tls / "ca.crt")
+        processes.start(
+            "superlink", "flower-superlink", "--ssl-ca-certfile", tls / "ca.crt", "--ssl-certfile", tls / "server.pem",
+            "--ssl-keyfile", tls / "server.key", "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation", "--port", port,
+        )  # fmt: skip
+        processes.until(lambda: listening(port), 60, "the SuperLink listens")
+
+        def supernode(name: str, partition: int) -> None:
+            processes.start(
+                name, "flower-supernode", "--root-certificates", tls / "ca.crt", "--superlink", f"127.0.0.1:{port}",
+                "--port", free_port(), "--auth-supernode-private-key", tmp_path / "keys" / name,
+                "--node-config", f"partition-id={partition}",
+            )  # fmt: skip
+
+        def register(name: str) -> None:
+            key = node_key(tmp_path / "keys" / name).with_suffix(".pub")
+            processes.run(f"register-{name}", "flwr", "supernode", "register", key, "link", seconds=60)
+
+        names = [f"node{number}" for number in range(5)]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(register, names))
+        for number, name in enumerate(names):
+            supernode(name, number)
+        node_key(tmp_path / "keys" / "stranger")
+        supernode("stranger", 5)
+
+        running = processes.start(
+            "run", "flwr", "run", app, "link", "--stream", "-c", f'rounds={ROUNDS} timeout=60.0 out="{out}"'
+        )
+        last = len(EXPECTED)
+        processes.until(lambda: bool(reasons(out, last)) or running.poll() is not None, 300, f"round {last} is over")
+        processes.kill(names[LIAR])
+        running.wait(120)
+        status = json.loads((out / "status.json").read_text())
+        assert status["status"] == "complete", processes.tail()
+        for number, reason in enumerate(EXPECTED, start=1):
+            (given,) = reasons(out, number)
+            assert reason in given, given
+        events = table(out / "events.csv")
+        assert len({row["node"] for row in events if row["event"] == "joined"}) == 5
+        assert not [row for row in events if row["event"] == "skipped"]
+        assert processes.started["stranger"].poll() not in (None, 0), processes.text("stranger")
+        assert status["final_accuracy"] > 0.9
