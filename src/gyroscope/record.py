@@ -28,7 +28,8 @@ from gyroscope.measures import COLUMNS, Number
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
-_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, CHECKPOINT, MODEL, LOCK, BOARD)
+FLOWER, EVENTS = "flower.toml", "events.csv"  # only in the runs of gyroscope.flower
+_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, CHECKPOINT, MODEL, LOCK, BOARD, FLOWER, EVENTS)
 
 _UNFINISHED = ".new"
 

@@ -129,8 +129,8 @@ def make_app(folder: Path, liar: int | None) -> Path:
         text = client.read_text(encoding="utf-8")
         assert "mods=[momentum]" in text
         text = text.replace("mods=[momentum]", "mods=[misbehave, momentum]")
-        text = text.replace("from flwr.clientapp import ClientApp\n",
-                            "from flwr.clientapp import ClientApp\nfrom robust_app.misbehaviour import misbehave\n")  # fmt: skip
+        first = "from flwr.clientapp import ClientApp\n"
+        text = text.replace(first, f"{first}from robust_app.misbehaviour import misbehave\n")
         client.write_text(text)
     return app
 

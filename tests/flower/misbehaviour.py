@@ -17,7 +17,7 @@ def misbehave(message: Message, context: Context, call_next: Callable[[Message, 
     if context.node_config["partition-id"] != LIAR:
         return reply
     arrays = reply.content["arrays"]
-    name = list(arrays)[0]
+    name = next(iter(arrays))
     kind = KINDS[(int(message.content["config"]["server-round"]) - 1) % len(KINDS)]
     if kind == "nan":
         arrays[name] = Array(np.full_like(arrays[name].numpy(), np.nan))

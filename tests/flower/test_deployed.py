@@ -1,4 +1,4 @@
-"""The whole thing over TLS: a SuperLink, five registered SuperNodes of which one lies and is then killed, a stranger."""
+"""Deployed, over TLS: a SuperLink, five registered SuperNodes of which one lies and is then killed, and a stranger."""
 
 from __future__ import annotations
 

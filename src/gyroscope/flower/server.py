@@ -22,7 +22,6 @@ from gyroscope.record import RunDirectory
 
 log = logging.getLogger("flwr")
 
-EVENTS, SETTINGS = "events.csv", "flower.toml"
 EVENT_COLUMNS = tuple(field.name for field in dataclasses.fields(Event))
 
 
@@ -70,8 +69,8 @@ class Recorder:
         """The files that other runs do not have."""
         path = self.directory.path
         with record.disk_errors(path, "start"):
-            (path / SETTINGS).write_text(self.settings.to_toml(), encoding="utf-8")
-            self._events = open(path / EVENTS, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed in __exit__
+            (path / record.FLOWER).write_text(self.settings.to_toml(), encoding="utf-8")
+            self._events = open(path / record.EVENTS, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed in __exit__
             csv.writer(self._events).writerow(EVENT_COLUMNS)
         log.info("run directory: %s", path.resolve())
 
