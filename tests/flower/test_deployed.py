@@ -1,4 +1,4 @@
-"""Deployed, over TLS: a SuperLink, five registered SuperNodes of which one lies and is then killed, and a stranger."""
+"""Deployed, over TLS: a SuperLink, five registered SuperNodes of which two lie and one is killed, and a stranger."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope
 
 from deployment import Processes, certificates, connection, free_port, listening, make_app, node_key, reasons, table
 
-LIAR = 4
-EXPECTED = ("NaN", "shape", "shape", "no .npy", "unreadable reply")
-ROUNDS = len(EXPECTED) + 1
+LIARS = (3, 4)
+EXPECTED = (
+    {"NaN", "shape"},
+    {"announced '(99999999999999,)'", "no .npy"},
+    {"unreadable reply"},  # the other liar has been killed
+)
+"""What is said about the liars' replies, round by round."""
+KILLED_AFTER = 2
+ROUNDS = len(EXPECTED)
 
 
 @pytest.mark.slow
-def test_a_deployed_federation_survives_a_liar_and_refuses_a_stranger(tmp_path: Path) -> None:
+def test_a_deployed_federation_survives_liars_and_refuses_a_stranger(tmp_path: Path) -> None:
     tls = certificates(tmp_path / "tls")
     (tmp_path / "keys").mkdir()
     port, out = free_port(), tmp_path / "run"
-    app = make_app(tmp_path / "app", LIAR)
+    app = make_app(tmp_path / "app", LIARS)
     with Processes(tmp_path) as processes:
         connection(processes, "link", port, tls / "ca.crt")
         processes.start(
@@ -52,17 +58,25 @@ def test_a_deployed_federation_survives_a_liar_and_refuses_a_stranger(tmp_path: 
         supernode("stranger", 5)
 
         running = processes.start(
-            "run", "flwr", "run", app, "link", "--stream", "-c", f'rounds={ROUNDS} timeout=60.0 out="{out}"'
+            "run",
+            "flwr",
+            "run",
+            app,
+            "link",
+            "--stream",
+            "-c",
+            f'rounds={ROUNDS} local-steps=200 rule="median" f=2 timeout=60.0 out="{out}"',
         )
-        last = len(EXPECTED)
-        processes.until(lambda: bool(reasons(out, last)) or running.poll() is not None, 300, f"round {last} is over")
-        processes.kill(names[LIAR])
-        running.wait(120)
+        processes.until(
+            lambda: len(reasons(out, KILLED_AFTER)) == 2 or running.poll() is not None, 240, "the first rounds are over"
+        )
+        processes.kill(names[LIARS[0]])
+        running.wait(150)
         status = json.loads((out / "status.json").read_text())
         assert status["status"] == "complete", processes.tail()
-        for number, reason in enumerate(EXPECTED, start=1):
-            (given,) = reasons(out, number)
-            assert reason in given, given
+        for number, expected in enumerate(EXPECTED, start=1):
+            given = reasons(out, number)
+            assert len(given) <= 2 and all(any(text in reason for reason in given) for text in expected), given
         events = table(out / "events.csv")
         assert len({row["node"] for row in events if row["event"] == "joined"}) == 5
         assert not [row for row in events if row["event"] == "skipped"]

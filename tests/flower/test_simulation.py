@@ -20,14 +20,14 @@ from gyroscope.flower.server import serve
 from gyroscope.flower.settings import Settings
 from gyroscope.flower.template.client_app import app as honest_app
 
-ROUNDS = 6
+ROUNDS, STEPS = 4, 100
 EXPECTED = ["NaN", "shape", "shape", "no .npy"]
 FEDERATION = "num-supernodes=5 init-args-num-cpus=2 client-resources-num-cpus=1"
 
 
 def accuracy_without_a_liar(out: Path) -> float:
     """The same app with the same batches, its nodes in this process."""
-    settings = dataclasses.asdict(Settings(rounds=ROUNDS, out=str(out)))
+    settings = dataclasses.asdict(Settings(rounds=ROUNDS, local_steps=STEPS, out=str(out)))
     run_config: dict[str, Any] = {key.replace("_", "-"): value for key, value in settings.items()}
 
     def node(number: int) -> Node:
@@ -49,8 +49,8 @@ def test_one_liar_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
     out = tmp_path / "runs" / "attacked"
     with simulation(tmp_path) as processes:
         processes.run(
-            "run", "flwr", "run", make_app(tmp_path / "app", liar=2), "sim", "--stream",
-            "--federation-config", FEDERATION, "-c", f'rounds={ROUNDS} out="{out}"', seconds=240,
+            "run", "flwr", "run", make_app(tmp_path / "app", liars=(2,)), "sim", "--stream",
+            "--federation-config", FEDERATION, "-c", f'rounds={ROUNDS} local-steps={STEPS} out="{out}"', seconds=240,
         )  # fmt: skip
         status = json.loads((out / "status.json").read_text())
         assert status["status"] == "complete", processes.tail()
