@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
+
+from gyroscope.flower.server import serve
+from gyroscope.flower.settings import Settings
+from gyroscope.flower.template.client_app import app
 
 # A ServerApp's process has these from its SuperLink; messages cannot be made without them.
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
@@ -95,3 +102,34 @@ def context(partition: int = 0, **run_config: Any) -> Context:
 def server_round(message: Message) -> int:
     config: ConfigRecord = message.content["config"]
     return int(config["server-round"])
+
+
+def run_config(settings: Settings) -> dict[str, Any]:
+    """The settings as Flower hands them to an app."""
+    return {key.replace("_", "-"): value for key, value in dataclasses.asdict(settings).items()}
+
+
+def app_nodes(config: dict[str, Any], count: int = 5) -> dict[int, Node]:
+    """Honest nodes that run the generated app's client: node 1 has the number 0, and so on."""
+
+    def node(number: int) -> Node:
+        here = context(number, **config)
+
+        def reply(message: Message) -> Message:
+            return app(message, here)
+
+        return reply
+
+    return {number + 1: node(number) for number in range(count)}
+
+
+def unreadable(message: Message) -> Message | None:
+    raise IndexError("list index out of range")  # what Flower raises at a chunk index out of range
+
+
+def accuracy_in_this_process(settings: Settings, out: Path, honest: int) -> float:
+    """What the generated app reaches with the first nodes honest and the others' replies unreadable."""
+    config = run_config(dataclasses.replace(settings, out=str(out)))
+    nodes = {**dict.fromkeys(range(1, settings.nodes + 1), unreadable), **app_nodes(config, honest)}
+    serve(MemoryGrid(nodes), context(0, **config))
+    return float(json.loads((out / "status.json").read_text())["final_accuracy"])

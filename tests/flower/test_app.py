@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -15,8 +14,7 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope
 
 import torch
 from deployment import table
-from flwr.app import Message
-from memory_grid import MemoryGrid, Node, context, silent
+from memory_grid import MemoryGrid, app_nodes, context, run_config, silent, unreadable
 
 from gyroscope import momentum, rules, training
 from gyroscope.cli import main
@@ -26,7 +24,6 @@ from gyroscope.flower import TooFewRepliesError
 from gyroscope.flower.client import partition
 from gyroscope.flower.server import serve
 from gyroscope.flower.settings import Settings
-from gyroscope.flower.template.client_app import app
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,21 +31,8 @@ else:
     import tomli as tomllib
 
 
-def run_config(**changes: Any) -> dict[str, Any]:
-    settings = dataclasses.asdict(Settings(**changes))
-    return {key.replace("_", "-"): value for key, value in settings.items()}
-
-
-def nodes(config: dict[str, Any], count: int = 5) -> dict[int, Node]:
-    def node(number: int) -> Node:
-        here = context(number, **config)
-
-        def reply(message: Message) -> Message:
-            return app(message, here)
-
-        return reply
-
-    return {number + 1: node(number) for number in range(count)}
+def config_of(**changes: Any) -> dict[str, Any]:
+    return run_config(Settings(**changes))
 
 
 def final(out: Path) -> dict[str, torch.Tensor]:
@@ -58,11 +42,11 @@ def final(out: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("placement", momentum.PLACEMENTS)
 def test_with_one_local_step_it_is_the_training_that_gyroscope_train_does(tmp_path: Path, placement: str) -> None:
-    config = run_config(
+    config = config_of(
         rounds=8, local_steps=1, lr="0.2,5:0.1" if placement == "none" else "0.2", batch=4, momentum=placement,
         seed=3, out=str(tmp_path / "run"),
     )  # fmt: skip
-    serve(MemoryGrid(nodes(config)), context(0, **config))
+    serve(MemoryGrid(app_nodes(config)), context(0, **config))
     same = Config(
         task="digits", rule="krum", workers=5, declared_byzantine=1, momentum=placement, lr=config["lr"], batch=4,
         steps=8, seed=3,
@@ -74,31 +58,27 @@ def test_with_one_local_step_it_is_the_training_that_gyroscope_train_does(tmp_pa
 
 def test_the_run_directory(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    config = run_config(rounds=3, local_steps=2, timeout=20.0, out=str(out))
-    grid = MemoryGrid({**nodes(config, 4), 5: lambda message: _raise()})
+    config = config_of(rounds=3, local_steps=2, timeout=20.0, out=str(out))
+    grid = MemoryGrid({**app_nodes(config, 4), 5: unreadable})
     serve(grid, context(0, **config))
     assert [row["step"] for row in table(out / "evaluations.csv")] == ["0", "1", "2", "3"]
     rejected = [row for row in table(out / "events.csv") if row["event"] == "rejected"]
     assert [(row["round"], row["node"], row["seat"]) for row in rejected] == [(str(n), "5", "4") for n in (1, 2, 3)]
-    assert all("unreadable reply: ValueError: nonsense" in row["reason"] for row in rejected)
+    assert all("unreadable reply: IndexError: list index" in row["reason"] for row in rejected)
     assert [row["worker_4"] for row in table(out / "workers.csv")] == ["0.0"] * 3
     assert Config.load(out / "config.toml").workers == 5
     assert Settings.of(tomllib.loads((out / "flower.toml").read_text())) == Settings.of(config)
     assert json.loads((out / "status.json").read_text())["status"] == "complete"
     with pytest.raises(RunDirectoryError, match="flwr run"):
         training.resume(out)
-    serve(MemoryGrid(nodes(config)), context(0, **config))
+    serve(MemoryGrid(app_nodes(config)), context(0, **config))
     assert (tmp_path / "run-2" / "status.json").is_file()
 
 
-def _raise() -> Message:
-    raise ValueError("nonsense")
-
-
 def test_a_run_that_fails_says_why_in_its_directory(tmp_path: Path) -> None:
-    config = run_config(rounds=3, local_steps=1, timeout=0.2, patience=1, out=str(tmp_path / "run"))
+    config = config_of(rounds=3, local_steps=1, timeout=0.2, patience=1, out=str(tmp_path / "run"))
     with pytest.raises(TooFewRepliesError):
-        serve(MemoryGrid({**nodes(config, 3), 4: silent, 5: silent}), context(0, **config))
+        serve(MemoryGrid({**app_nodes(config, 3), 4: silent, 5: silent}), context(0, **config))
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status["status"] == "failed" and "n - f = 4" in status["reason"]
 
@@ -132,16 +112,16 @@ def test_the_written_app_has_every_setting_and_is_not_overwritten(tmp_path: Path
 )
 def test_wrong_settings_are_refused(changes: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        Settings.of({**run_config(), **changes})
+        Settings.of({**config_of(), **changes})
 
 
 def test_numbers_pass_where_flowers_command_line_makes_them() -> None:
-    settings = Settings.of({**run_config(), "lr": 0.1, "timeout": 30, "mu": 0})
+    settings = Settings.of({**config_of(), "lr": 0.1, "timeout": 30, "mu": 0})
     assert (settings.lr, settings.timeout, settings.mu) == ("0.1", 30.0, 0.0)
 
 
 def test_a_node_without_a_number_is_told_what_to_do() -> None:
-    here = context(0, **run_config())
+    here = context(0, **config_of())
     here.node_config.clear()
     with pytest.raises(GyroscopeError, match="partition-id"):
         partition(here)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,38 +11,18 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope
 pytest.importorskip("ray", reason="FLOWER'S SIMULATION IS NOT TESTED: pip install 'gyroscope[flower]'")
 
 from deployment import make_app, reasons, simulation, table
-from flwr.app import Message
-from memory_grid import MemoryGrid, Node, context
+from memory_grid import accuracy_in_this_process
 
-from gyroscope.flower.server import serve
 from gyroscope.flower.settings import Settings
-from gyroscope.flower.template.client_app import app as honest_app
 
 ROUNDS, STEPS = 4, 100
 EXPECTED = ["NaN", "shape", "shape", "no .npy"]
 FEDERATION = "num-supernodes=5 init-args-num-cpus=2 client-resources-num-cpus=1"
 
 
-def accuracy_without_a_liar(out: Path) -> float:
-    """The same app with the same batches, its nodes in this process."""
-    settings = dataclasses.asdict(Settings(rounds=ROUNDS, local_steps=STEPS, out=str(out)))
-    run_config: dict[str, Any] = {key.replace("_", "-"): value for key, value in settings.items()}
-
-    def node(number: int) -> Node:
-        here = context(number, **run_config)
-
-        def reply(message: Message) -> Message:
-            return honest_app(message, here)
-
-        return reply
-
-    serve(MemoryGrid({number + 1: node(number) for number in range(5)}), context(0, **run_config))
-    return float(json.loads((out / "status.json").read_text())["final_accuracy"])
-
-
 @pytest.mark.slow
 def test_one_liar_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
-    honest = accuracy_without_a_liar(tmp_path / "honest")
+    honest = accuracy_in_this_process(Settings(rounds=ROUNDS, local_steps=STEPS), tmp_path / "honest", honest=5)
     assert honest > 0.9
     out = tmp_path / "runs" / "attacked"
     with simulation(tmp_path) as processes:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from memory_grid import MemoryGrid, Node, arrays_of, reply_with, server_round, silent, stuck
+from memory_grid import MemoryGrid, Node, arrays_of, reply_with, server_round, silent, stuck, unreadable
 
 from gyroscope import rules
 from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError
@@ -76,10 +76,6 @@ HUGE = npy({"descr": "<f4", "fortran_order": False, "shape": (10**15,)}, b"\0" *
 OBJECTS = npy({"descr": "|O", "fortran_order": False, "shape": (2,)}, b"cos\nsystem\n(S'touch /tmp/owned'\ntR.")
 
 
-def explode(message: Message) -> Message:
-    raise IndexError("list index out of range")  # what Flower raises at a chunk index out of range
-
-
 def somebody_else(message: Message) -> Message:
     reply = reply_with(message, trained(message, BAD))
     reply.metadata.__dict__["_src_node_id"] = 1
@@ -124,7 +120,7 @@ BAD_NODES: dict[str, tuple[Node, str]] = {
         lambda message: Message(RecordDict({"metrics": MetricRecord({"x": 1})}), reply_to=message),
         "0 array records",
     ),
-    "unreadable": (explode, "unreadable reply: IndexError"),
+    "unreadable": (unreadable, "unreadable reply: IndexError"),
     "in another's name": (somebody_else, "names 1 as its sender"),
     "silence": (silent, "no reply within"),
     "an upload without end": (stuck, "no reply within"),
@@ -218,7 +214,7 @@ def test_too_few_replies_skip_the_round_and_change_nothing() -> None:
 
 def test_patience_ends() -> None:
     grid = federation(silent)
-    grid.nodes[4] = explode
+    grid.nodes[4] = unreadable
     with pytest.raises(TooFewRepliesError, match=r"2 rounds in a row were skipped, the last \(round 2\).*declare a"):
         run(grid, rounds=9, timeout=0.2, patience=2)
 
@@ -353,7 +349,7 @@ def test_half_precision_that_overflows_is_not_sent_on() -> None:
 
 
 def test_the_careful_grid_gives_one_reply_per_message_in_order() -> None:
-    grid = CarefulGrid(federation(explode))
+    grid = CarefulGrid(federation(unreadable))
     record = RecordDict({"arrays": beginning(), "config": ConfigRecord({"server-round": 1})})
     messages = [Message(content=record, dst_node_id=node, message_type="train") for node in (5, 3, 1)]
     replies = grid.send_and_receive(messages, timeout=30)
@@ -377,5 +373,5 @@ def test_a_connection_that_comes_back_loses_nothing() -> None:
 
 def test_json_is_enough_for_an_event() -> None:
     """Events hold plain values: nothing of a stranger's objects lives on in them."""
-    _, events, _ = run(federation(explode))
+    _, events, _ = run(federation(unreadable))
     assert all(json.dumps(vars(event)) for event in events)
