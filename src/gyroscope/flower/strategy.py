@@ -95,13 +95,18 @@ class RobustStrategy(Strategy):
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
         self.placement = momentum.make("server", server_momentum)
         self.on_event, self.on_weights = on_event, on_weights
-        self.seats: list[int | None] = [None] * n
+        self._seed = seed
+        self._ttl: float | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget whatever an earlier `start` has left."""
+        self.seats: list[int | None] = [None] * self.n
         """Which node each row belongs to."""
         self.skipped_in_a_row = 0
-        self._random = random.Random(seed)
+        self._random = random.Random(self._seed)
         self._asked: list[int] = []
         self._gathered = False
-        self._ttl: float | None = None
         self._layout: Layout | None = None
         self._sent: Values | None = None
         self._memory: momentum.State = {}
@@ -117,6 +122,7 @@ class RobustStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Run the rounds, as any Flower strategy does; `timeout` is how many seconds the nodes have in each."""
+        self._begin()
         self._ttl = timeout  # a node that wakes up later must not work off rounds that are over
         careful = grid if isinstance(grid, CarefulGrid) else CarefulGrid(grid)
         result = super().start(careful, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
