@@ -26,6 +26,10 @@ Node = Callable[[Message], Message | None]
 """Replies, or does not (None). What it raises comes out of `pull_messages`, as a malformed reply does in Flower."""
 
 
+STUCK = 30.0
+"""Seconds that a pull takes which no deadline of these tests waits for."""
+
+
 class MemoryGrid(Grid):
     def __init__(self, nodes: Mapping[int, Node]) -> None:
         self.nodes = dict(nodes)
@@ -88,8 +92,8 @@ def silent(message: Message) -> Message | None:
 
 
 def stuck(message: Message) -> Message | None:
-    """A pull that takes longer than any deadline of these tests."""
-    time.sleep(30)
+    """An upload that was announced and does not come: Flower waits for it."""
+    time.sleep(STUCK)
     return None
 
 
