@@ -28,8 +28,9 @@ from gyroscope.measures import COLUMNS, Number
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
-EVENTS = "events.csv"
-_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, EVENTS, CHECKPOINT, MODEL, LOCK, BOARD)
+EVENTS = "events.csv"  # only where workers are processes of their own
+FLOWER = "flower.toml"  # only in the runs of gyroscope.flower
+_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, EVENTS, CHECKPOINT, MODEL, LOCK, BOARD, FLOWER)
 
 _UNFINISHED = ".new"
 

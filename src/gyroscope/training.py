@@ -138,6 +138,10 @@ def resume(
     `data_dir`). Bits are the same only on the same device with the same number of threads.
     A run that has ended already is only read back.
     """
+    if (Path(out) / record.FLOWER).is_file():
+        raise RunDirectoryError(
+            f"{out} was written by a Flower app and cannot be resumed here: start it anew, flwr run"
+        )
     with RunDirectory.reopen(out) as directory:
         config = dataclasses.replace(directory.config.resolve(task), **(machine or {}))
         run = Run(config, task or load_task(config, _wants_bar(progress)), hire)
