@@ -15,18 +15,9 @@ def run(plan: networks.Plan, values: list[int]) -> list[int]:
     values = list(values)
     for start, size in plan.leaves:
         values[start : start + size] = sorted(values[start : start + size])
-    for start, number in plan.pairs:
-        left, right = networks.PAIRS[number]
-        values[start : start + left + right] = merged(values[start : start + left], values[start + left :][:right])
     for low, high in plan.comparators:
         values[low], values[high] = sorted((values[low], values[high]))
     return values
-
-
-def merged(left: list[int], right: list[int]) -> list[int]:
-    lower = networks.merge_two(left, right, False, min, max)
-    assert len(lower) == networks.LEAF
-    return lower + networks.merge_two(left, right, True, min, max)
 
 
 def inputs(n: int) -> list[list[int]]:
@@ -44,14 +35,6 @@ def test_the_small_sorts_sort(size: int) -> None:
         for low, high in networks.small_sort(size):
             values[low], values[high] = sorted((values[low], values[high]))
         assert values == ordered
-
-
-@pytest.mark.parametrize(("left", "right"), networks.PAIRS)
-def test_two_leaves_are_merged(left: int, right: int) -> None:
-    """Sorted runs of zeros and ones are all there are to try."""
-    for zeros, others in itertools.product(range(left + 1), range(right + 1)):
-        runs = [0] * zeros + [1] * (left - zeros), [0] * others + [1] * (right - others)
-        assert merged(*runs) == sorted(runs[0] + runs[1])
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 100, 255, 300])
@@ -76,25 +59,12 @@ def test_a_selection_finds_its_ranks(n: int) -> None:
 
 
 def test_a_selection_needs_fewer_comparators_than_a_sort() -> None:
-    for n in (33, 51, 255):  # the merges of leaves apart, which are the same
+    for n in (33, 51, 255):
         assert len(networks.selection(n, (n // 2,)).comparators) < len(networks.sorting(n, 0, n).comparators)
-
-
-def comparators_of_a_merge(left: int, right: int) -> float:
-    calls: list[int] = []
-
-    def least(a: int, b: int) -> int:
-        calls.append(1)
-        return min(a, b)
-
-    for upper in (False, True):
-        networks.merge_two(list(range(left)), list(range(right)), upper, least, least)
-    return len(calls) / 2  # a comparator is a minimum and a maximum
 
 
 def test_comparators_are_at_most_a_quarter_of_n_log2_n() -> None:
     for n in (16, 25, 51, 64, 100, 255, 256, 300, 1024):
         plan = networks.sorting(n, 0, n)
         work = len(plan.comparators) + sum(len(networks.small_sort(int(size))) for _, size in plan.leaves)
-        work += sum(comparators_of_a_merge(*networks.PAIRS[number]) for _, number in plan.pairs)
         assert work <= n * math.ceil(math.log2(n)) ** 2 / 4

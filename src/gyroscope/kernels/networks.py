@@ -1,12 +1,11 @@
 """Which comparisons put n values in order, or find one of them: plans that do not depend on the values.
 
-A plan works on wires, one per row, and has four stages:
+A plan works on wires, one per row, and has three stages:
 
 1. leaves: runs of at most LEAF neighbouring wires, each sorted while it fits in the processor's registers;
-2. pairs: two neighbouring leaves are merged in registers, too (`merge_two`), first the lower half, then the upper;
-3. comparators: pairs (low, high) that merge the longer runs, two at a time (Batcher's odd-even merge). Merging moves
+2. comparators: pairs (low, high) that merge the sorted runs, two at a time (Batcher's odd-even merge). Merging moves
    no value just to have it in its place: `order` says on which wire each rank ends up;
-4. for a selection, the last merge is not done. The value of rank k in the union of two sorted runs a and b is the
+3. for a selection, the last merge is not done. The value of rank k in the union of two sorted runs a and b is the
    least of max(a[i], b[k-1-i]) over all i, which costs n operations, where the merge costs n log n.
 
 Comparators that no wanted rank depends on are left out.
@@ -17,17 +16,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 LEAF = 16
 """Rows sorted at once in registers: a vector processor has 16 or 32 of them."""
-
-PAIRS = tuple((size, size - less) for size in range(LEAF // 2 + 1, LEAF + 1) for less in (0, 1))
-"""Sizes of two leaves that can be merged in registers: nearly the same, and too many together for one leaf."""
 
 Comparator = tuple[int, int]
 
@@ -38,8 +33,6 @@ class Plan:
 
     leaves: NDArray[np.int64]
     """(leaves, 2): first wire and number of wires."""
-    pairs: NDArray[np.int64]
-    """(pairs, 2): the first wire of two neighbouring leaves to merge, and their sizes as a member of PAIRS."""
     comparators: NDArray[np.int64]
     """(comparators, 2): the wire that gets the smaller value, the wire that gets the larger."""
     order: NDArray[np.int64]
@@ -54,21 +47,19 @@ class Plan:
 def sorting(n: int, first: int, last: int) -> Plan:
     """Sort n wires such that the ranks first, ..., last - 1 are right."""
     leaves, runs = _leaves(n, 1)
-    pairs: list[Comparator] = []
     comparators: list[Comparator] = []
-    order = _merge_all(runs, pairs, comparators)
-    return _plan(leaves, pairs, _needed(comparators, set(order[first:last])), order, [], [])
+    order = _merge_all(runs, comparators)
+    return _plan(leaves, _needed(comparators, set(order[first:last])), order, [], [])
 
 
 @functools.lru_cache(maxsize=256)
 def selection(n: int, ranks: tuple[int, ...]) -> Plan:
     """Find the values of some ranks (from 0) among n wires."""
     leaves, runs = _leaves(n, 2)  # a selection crosses two runs
-    pairs: list[Comparator] = []
     comparators: list[Comparator] = []
     half = (len(runs) + 1) // 2
-    left = _merge_all(runs[:half], pairs, comparators)
-    right = _merge_all(runs[half:], pairs, comparators)
+    left = _merge_all(runs[:half], comparators)
+    right = _merge_all(runs[half:], comparators)
     candidates: list[Comparator] = []
     bounds = [0]
     for rank in ranks:
@@ -78,7 +69,7 @@ def selection(n: int, ranks: tuple[int, ...]) -> Plan:
             candidates.append((ends[0], ends[-1]))
         bounds.append(len(candidates))
     wanted = {wire for pair in candidates for wire in pair}
-    return _plan(leaves, pairs, _needed(comparators, wanted), [], candidates, bounds)
+    return _plan(leaves, _needed(comparators, wanted), [], candidates, bounds)
 
 
 @functools.cache
@@ -107,58 +98,19 @@ def _exchange_sort(wires: Sequence[int], comparators: list[Comparator]) -> None:
 def _leaves(n: int, least: int) -> tuple[list[Comparator], list[list[int]]]:
     """n wires in runs of nearly the same length: the fewest, but `least` of them where n allows."""
     count = max(-(-n // LEAF), min(n, least))
-    bounds = [-(-n * i // count) for i in range(count + 1)]  # the longer ones first, as in PAIRS
+    bounds = [n * i // count for i in range(count + 1)]
     spans = list(itertools.pairwise(bounds))
     return [(start, end - start) for start, end in spans], [list(range(start, end)) for start, end in spans]
 
 
-def _merge_all(runs: list[list[int]], pairs: list[Comparator], comparators: list[Comparator]) -> list[int]:
+def _merge_all(runs: list[list[int]], comparators: list[Comparator]) -> list[int]:
     """Merge sorted runs as a balanced tree."""
     if not runs:
         return []
     if len(runs) == 1:
         return runs[0]
-    if len(runs) == 2 and (sizes := (len(runs[0]), len(runs[1]))) in PAIRS:
-        pairs.append((runs[0][0], PAIRS.index(sizes)))
-        return runs[0] + runs[1]
     half = (len(runs) + 1) // 2
-    left, right = _merge_all(runs[:half], pairs, comparators), _merge_all(runs[half:], pairs, comparators)
-    return _merge(left, right, comparators)
-
-
-Value = TypeVar("Value")
-Choice = Callable[[Value, Value], Value]
-
-
-def merge_two(
-    left: list[Value], right: list[Value], upper: bool, smaller: Choice[Value], larger: Choice[Value]
-) -> list[Value]:
-    """Half of what two sorted runs of at most LEAF values give when merged: the LEAF smallest, or the rest, in order.
-
-    A bitonic merge: with both runs filled up to LEAF by infinities, the smaller of left[i] and right[LEAF-1-i] are
-    the lower half and the larger ones the upper; each then rises and falls once, and log2(LEAF) steps put it in
-    order. Where an infinity is compared, nothing needs to be done.
-    """
-    first = [*left, *[None] * (LEAF - len(left))]
-    second = [*[None] * (LEAF - len(right)), *reversed(right)]
-    wires: list[Value | None] = []
-    for a, b in zip(first, second, strict=True):
-        if a is None or b is None:
-            wires.append(None if upper else (b if a is None else a))
-        else:
-            wires.append(larger(a, b) if upper else smaller(a, b))
-    distance = LEAF // 2
-    while distance:
-        for i in range(LEAF):
-            if i & distance:
-                continue
-            a, b = wires[i], wires[i + distance]
-            if a is not None and b is not None:
-                wires[i], wires[i + distance] = smaller(a, b), larger(a, b)
-            elif a is None:
-                wires[i], wires[i + distance] = b, None
-        distance //= 2
-    return [wire for wire in wires if wire is not None]
+    return _merge(_merge_all(runs[:half], comparators), _merge_all(runs[half:], comparators), comparators)
 
 
 def _merge(left: list[int], right: list[int], comparators: list[Comparator]) -> list[int]:
@@ -191,7 +143,6 @@ def _needed(comparators: list[Comparator], wanted: Collection[int]) -> list[Comp
 
 def _plan(
     leaves: list[Comparator],
-    two: list[Comparator],
     comparators: list[Comparator],
     order: list[int],
     candidates: list[Comparator],
@@ -203,4 +154,4 @@ def _plan(
     def pairs(values: Sequence[Comparator]) -> NDArray[np.int64]:
         return np.array(values, dtype=np.int64).reshape(-1, 2)
 
-    return Plan(pairs(leaves), pairs(two), pairs(comparators), whole(order), pairs(candidates), whole(bounds))
+    return Plan(pairs(leaves), pairs(comparators), whole(order), pairs(candidates), whole(bounds))

@@ -26,7 +26,7 @@ from gyroscope.kernels.compiled.lanes import (
     store,
     subtract,
 )
-from gyroscope.kernels.compiled.unrolled import merge_leaves, sort_run
+from gyroscope.kernels.compiled.unrolled import sort_run
 
 SELECT, MEAN, NEAREST = 0, 1, 2
 """What is made of a column in order: values of given ranks; the mean of the ranks from `first` to `last` - 1; the mean
@@ -43,7 +43,6 @@ def columns(
     end: int,
     width: int,
     leaves: Any,
-    pairs: Any,
     comparators: Any,
     order: Any,
     candidates: Any,
@@ -79,7 +78,7 @@ def columns(
         if mixed:
             _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
             source, at, step = mixtures, 0, width
-        _network(source, at, step, scratch, width, leaves, pairs, comparators)
+        _network(source, at, step, scratch, width, leaves, comparators)
         for value in range(max(1, ranks.size)):
             if finish == SELECT:
                 _select(scratch, width, candidates, bounds[value], bounds[value + 1], result)
@@ -112,17 +111,12 @@ def columns(
 
 
 @helper
-def _network(
-    source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, pairs: Any, comparators: Any
-) -> None:
+def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, comparators: Any) -> None:
     """Send a block of source[at + row * stride + column] through a network, to scratch[wire * width + column]."""
     for leaf in range(leaves.shape[0]):
         wire, size = leaves[leaf, 0], leaves[leaf, 1]
         for column in range(0, width, count(source)):
             sort_run(source, at + wire * stride + column, stride, scratch, wire * width + column, width, size)
-    for pair in range(pairs.shape[0]):
-        for column in range(0, width, count(source)):
-            merge_leaves(scratch, pairs[pair, 0] * width + column, width, pairs[pair, 1])
     for comparator in range(comparators.shape[0]):
         low, high = comparators[comparator, 0] * width, comparators[comparator, 1] * width
         for column in range(0, width, count(source)):

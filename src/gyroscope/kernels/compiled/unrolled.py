@@ -53,40 +53,6 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
 
 
 @intrinsic
-def merge_leaves(typing: Any, wires: Any, at: Any, width: Any, sizes: Any) -> Any:
-    """Merge two neighbouring sorted runs of lanes in place: wires[at + i * width], of the sizes PAIRS[sizes]."""
-    kind = lanes_of(wires)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        wires_, at_, width_, sizes_ = args
-        align = kind.dtype.bitwidth // 8
-
-        def merge(left: int, right: int) -> None:
-            places = [at_]
-            for _ in range(left + right - 1):
-                places.append(builder.add(places[-1], width_))
-            where = [place(context, builder, wires, wires_, index, kind) for index in places]
-            values = [builder.load(address, align=align) for address in where]
-            halves = [
-                networks.merge_two(
-                    values[:left],
-                    values[left:],
-                    upper,
-                    functools.partial(extreme, builder, "minnum"),
-                    functools.partial(extreme, builder, "maxnum"),
-                )
-                for upper in (False, True)
-            ]
-            for address, value in zip(where, halves[0] + halves[1], strict=True):
-                builder.store(value, address, align=align)
-
-        _switch(builder, sizes_, [functools.partial(merge, left, right) for left, right in networks.PAIRS])
-        return context.get_dummy_value()
-
-    return types.void(wires, types.intp, types.intp, types.intp), generate
-
-
-@intrinsic
 def add_squares(
     typing: Any, rows: Any, left: Any, right: Any, stride: Any, width: Any, shape: Any, sums: Any, to: Any
 ) -> Any:
