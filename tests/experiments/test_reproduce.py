@@ -18,6 +18,11 @@ from gyroscope.config import Config
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
+def heed_interrupts() -> None:
+    """A shell starts what it puts in the background, a whole test run for one, such that it ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def pictures(folder: Path) -> Path:
     """200 pictures and 50 to test with."""
     rng = np.random.default_rng(1)
@@ -36,7 +41,9 @@ def test_interrupted_and_started_again_it_redoes_nothing_and_ends_with_figures_a
         sys.executable, "-m", "gyroscope", "reproduce", "mnist", "--steps", "40", "--seeds", "1,2", "--jobs", "1",
         "--only", "mnist-little-krum-f_12-lr_0.5-*", "--data-dir", str(pictures(tmp_path / "data")), "--out", str(out),
     ]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
+    )
     deadline = time.monotonic() + 120
     while not list(out.glob(f"*/{record.MODEL}")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)

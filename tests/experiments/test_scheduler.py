@@ -104,6 +104,11 @@ def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Pa
     assert contents(tmp_path) == contents(finished)
 
 
+def heed_interrupts() -> None:
+    """A shell starts what it puts in the background, a whole test run for one, such that it ignores Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_bytes(tmp_path: Path, blow: int) -> None:
     (tmp_path / "grid.toml").write_text(
@@ -114,7 +119,9 @@ def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_byte
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     assert subprocess.run([*command, "--out", str(straight)]).returncode == 0
 
-    process = subprocess.Popen([*command, "--out", str(broken)], stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, "--out", str(broken)], stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
+    )
     deadline = time.monotonic() + 60
     while not list(broken.glob(f"*/{record.CHECKPOINT}")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
