@@ -11,24 +11,23 @@ import shutil
 import sys
 from pathlib import Path
 
+import markers
+
 DOCS = Path(__file__).parent
 
 
 def main(folder: Path) -> None:
     with (folder / "bench.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    page = DOCS / "performance.md"
-    text = page.read_text(encoding="utf-8")
-    for name, content in {
-        "promises": promises(lines),
-        "machine": machine(json.loads((folder / "machine.json").read_text(encoding="utf-8"))),
-        "profile": "```\n" + (folder / "profile.txt").read_text(encoding="utf-8") + "```",
-        "rules": rules(lines),
-    }.items():
-        before, _, rest = text.partition(f"<!-- {name} begin -->")
-        _, _, after = rest.partition(f"<!-- {name} end -->")
-        text = f"{before}<!-- {name} begin -->\n{content}\n<!-- {name} end -->{after}"
-    page.write_text(text, encoding="utf-8")
+    markers.replace(
+        DOCS / "performance.md",
+        {
+            "promises": promises(lines),
+            "machine": machine(json.loads((folder / "machine.json").read_text(encoding="utf-8"))),
+            "profile": "```\n" + (folder / "profile.txt").read_text(encoding="utf-8") + "```",
+            "rules": rules(lines),
+        },
+    )
     target = DOCS / "performance"
     target.mkdir(exist_ok=True)
     for name in ("bench.csv", "bench.png"):

@@ -13,6 +13,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import markers
+
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "distributed"))
 
 from clusters import DEADLINE, Cluster
@@ -145,11 +147,7 @@ def main() -> None:
     for fault, script in cases.items():
         lines.append(run(fault, script, fault_free))
         print(lines[-1], flush=True)
-    page = DOCS / "reliability.md"
-    before, _, rest = page.read_text(encoding="utf-8").partition("<!-- faults begin -->")
-    _, _, after = rest.partition("<!-- faults end -->")
-    table = "\n".join(lines)
-    page.write_text(f"{before}<!-- faults begin -->\n{table}\n<!-- faults end -->{after}", encoding="utf-8")
+    markers.replace(DOCS / "reliability.md", {"faults": "\n".join(lines)})
 
 
 if __name__ == "__main__":

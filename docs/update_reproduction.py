@@ -9,6 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
+import markers
+
 from gyroscope.experiments import claims, results
 from gyroscope.report import paper_figures
 from gyroscope.report.page_data import table_lines
@@ -31,16 +33,9 @@ FIGURES = (
 
 def main(folder: Path) -> None:
     runs = results.load(folder)
-    page = DOCS / "reproduction.md"
-    text = page.read_text(encoding="utf-8")
-    for name, content in {
-        "claims": claims_table(runs),
-        "accuracies": accuracy_table(table_lines(runs)),
-    }.items():
-        before, _, rest = text.partition(f"<!-- {name} begin -->")
-        _, _, after = rest.partition(f"<!-- {name} end -->")
-        text = f"{before}<!-- {name} begin -->\n{content}\n<!-- {name} end -->{after}"
-    page.write_text(text, encoding="utf-8")
+    markers.replace(
+        DOCS / "reproduction.md", {"claims": claims_table(runs), "accuracies": accuracy_table(table_lines(runs))}
+    )
     target = DOCS / "reproduction"
     target.mkdir(exist_ok=True)
     write_csv(runs, target / "summary.csv")

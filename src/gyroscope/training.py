@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import os
 import time
@@ -13,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gyroscope import attacks, momentum, randomness, record, rows, rules, tasks, theory
+from gyroscope import attacks, momentum, record, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError, MissingExtraError, RoundAbandonedError, RunDirectoryError, StorageError
+from gyroscope.errors import RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.progress import Progress, Silent
@@ -110,7 +109,7 @@ def train(
         config = dataclasses.replace(config, data_dir=os.path.abspath(config.data_dir))  # to hold wherever it is re-run
     # What can go wrong at once does so before data is loaded or anything is written.
     if tensorboard:
-        check_board(out)
+        tensorboard_log.check(out)
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
     run = Run(config, task or load_task(config, _wants_bar(progress)), hire)
@@ -149,7 +148,7 @@ def resume(
         if status["status"] in (record.COMPLETE, record.DIVERGED):
             return run.read_back(directory, status)
         if tensorboard:
-            check_board(out)
+            tensorboard_log.check(out)
         run.restore(directory)
         directory.add_session()
         directory.set_status(record.RUNNING, step=run.step)
@@ -169,7 +168,7 @@ class Run:
     """One run in memory: everything that changes from step to step is `state()`, and nothing else is."""
 
     def __init__(self, config: Config, task: tasks.Task, hire: Hire | None = None) -> None:
-        config, honest = simulated_workers(config, task)
+        config, honest = simulation.simulated_workers(config, task)
         assert config.workers and config.lr and config.steps and config.evaluate_every
         assert config.mu is not None and config.declared_byzantine is not None
         self.config = config
@@ -211,7 +210,7 @@ class Run:
         clock: Clock = UNTIMED,
     ) -> Result:
         """Play the rounds that are left."""
-        board = _Board(directory, self.step) if tensorboard and directory else None
+        board = tensorboard_log.Board(directory, self.step) if tensorboard and directory else None
         progress.begin(self._title(), self.step, self.steps)
         saved = time.monotonic()
         status = record.COMPLETE
@@ -278,7 +277,7 @@ class Run:
                 directory.append(record.WEIGHTS, self.tables[record.WEIGHTS][-1])
 
     def _evaluate(
-        self, directory: RunDirectory | None, progress: Progress, board: _Board | None, clock: Clock
+        self, directory: RunDirectory | None, progress: Progress, board: tensorboard_log.Board | None, clock: Clock
     ) -> Evaluation:
         evaluation = evaluate(self.model, self.test, self.config.seed)
         clock.lap("evaluation")
@@ -373,86 +372,6 @@ class Run:
     def _title(self) -> str:
         attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
         return f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
-
-
-def check_board(out: str | Path | None) -> None:
-    """Whether scalars for TensorBoard can be written."""
-    if out is None:
-        raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as problem:
-        raise MissingExtraError(
-            "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
-        ) from problem
-
-
-class _Board:
-    """The same scalars for TensorBoard."""
-
-    def __init__(self, directory: RunDirectory, step: int) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(directory.path / record.BOARD), purge_step=step)
-
-    def write(self, row: dict[str, Number]) -> None:
-        for name, value in row.items():
-            if name != "step" and value is not None:
-                self.writer.add_scalar(name, float(value), int(row["step"] or 0))
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def simulated_workers(config: Config, task: tasks.Task, only: int | None = None) -> tuple[Config, HonestWorkers]:
-    """The honest workers of a resolved configuration, or `only` one of them, with a model of their own.
-
-    The configuration returned says how many threads are really used.
-    """
-    device = _device(config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    config = dataclasses.replace(config, threads=torch.get_num_threads())
-    assert config.workers and config.batch
-    assert config.clip is not None and config.l2 is not None
-    model = _build(task, config.seed).to(device)
-    workers = HonestWorkers(
-        model,
-        task.loss,
-        Split.of(task.train).to(device),
-        rows.attach(model),
-        count=config.workers - config.byzantine if only is None else 1,
-        first=only or 0,
-        batch=config.batch,
-        seed=config.seed,
-        clip=config.clip,
-        l2=config.l2,
-        l2_form=config.l2_form,
-        batches=config.batches,
-        among=config.workers - config.byzantine,
-    )
-    return config, workers
-
-
-def _build(task: tasks.Task, seed: int) -> nn.Module:
-    """The model at the start of a run. A module that was passed in is copied: training never changes the original."""
-    if isinstance(task.model, nn.Module):
-        return copy.deepcopy(task.model)
-    with randomness.ambient(seed, "init"):
-        return task.model()
-
-
-def _device(config: Config) -> torch.device:
-    try:
-        device = torch.device(config.device)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, NotImplementedError) as problem:
-        first = str(problem).splitlines()[0]
-        raise ConfigError(f"the device {config.device!r} cannot be used here: {first}") from problem
-    if device.type == "cuda":
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
-    return device
 
 
 def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

@@ -10,17 +10,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+from interrupting import heed_interrupts
 
 import gyroscope as gy
 from gyroscope import record
 from gyroscope.config import Config
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-
-def heed_interrupts() -> None:
-    """A shell starts what it puts in the background, a whole test run for one, such that it ignores Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def pictures(folder: Path) -> Path:

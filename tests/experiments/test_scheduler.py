@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from interrupting import heed_interrupts
 
 from gyroscope import record
 from gyroscope.experiments import cluster, grid, pool, results, scheduler
@@ -102,11 +103,6 @@ def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Pa
     assert killed
     assert [outcome.status for outcome in outcomes] == ["complete"] * 4
     assert contents(tmp_path) == contents(finished)
-
-
-def heed_interrupts() -> None:
-    """A shell starts what it puts in the background, a whole test run for one, such that it ignores Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])

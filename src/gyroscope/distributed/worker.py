@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gyroscope import momentum, specs, tasks, training
+from gyroscope import momentum, simulation, specs, tasks, training
 from gyroscope.distributed.link import PING_SECONDS
 from gyroscope.distributed.protocol import (
     ANSWER,
@@ -59,7 +59,7 @@ class Calculator:
         name, _ = specs.split(config.task)
         if name not in tasks.TASKS:  # anything else would be imported, at the word of whoever reaches the server's port
             raise UnknownNameError("task", name, tasks.TASKS)
-        config, self.worker = training.simulated_workers(config, training.load_task(config), only=number)
+        config, self.worker = simulation.simulated_workers(config, training.load_task(config), only=number)
         d, dtype = self.worker.parameters.numel(), str(self.worker.parameters.dtype).removeprefix("torch.")
         if (d, dtype) != (offer.dimension, offer.dtype):
             raise LinkError(

@@ -8,11 +8,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from gyroscope import randomness, rows, tasks
+from gyroscope import rows, tasks
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError
 from gyroscope.flower.settings import Settings
 from gyroscope.schedule import Schedule
+from gyroscope.simulation import first_model
 from gyroscope.workers import HonestWorkers
 
 
@@ -41,13 +42,6 @@ def partition(context: Context) -> int:
 def load_task(spec: str, data_dir: str) -> tasks.Task:
     """The task with its data, kept for the next message where the process lives that long."""
     return tasks.parse(spec).load(data_dir or None, progress=False)
-
-
-def first_model(task: tasks.Task, seed: int) -> nn.Module:
-    """The model of a built-in task as it is before the first round."""
-    assert not isinstance(task.model, nn.Module)
-    with randomness.ambient(seed, "init"):
-        return task.model()
 
 
 class _Node(HonestWorkers):

@@ -15,10 +15,11 @@ from flwr.serverapp import Grid
 from gyroscope import record
 from gyroscope.data.splits import Split
 from gyroscope.evaluation import evaluate
-from gyroscope.flower.client import first_model, load_task
+from gyroscope.flower.client import load_task
 from gyroscope.flower.settings import Settings
 from gyroscope.flower.strategy import Event, RobustStrategy
 from gyroscope.record import RunDirectory
+from gyroscope.simulation import first_model
 
 log = logging.getLogger("flwr")
 

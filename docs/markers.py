@@ -1,0 +1,16 @@
+"""What the scripts here share: what they write of a page stands between markers, and the words around it stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def replace(page: Path, parts: Mapping[str, str]) -> None:
+    """Put each text between `<!-- name begin -->` and `<!-- name end -->`."""
+    text = page.read_text(encoding="utf-8")
+    for name, content in parts.items():
+        before, _, rest = text.partition(f"<!-- {name} begin -->")
+        _, _, after = rest.partition(f"<!-- {name} end -->")
+        text = f"{before}<!-- {name} begin -->\n{content}\n<!-- {name} end -->{after}"
+    page.write_text(text, encoding="utf-8")
