@@ -14,7 +14,7 @@ from gyroscope import randomness
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.momentum import Placement
-from gyroscope.rules import Aggregate, Rule
+from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
 from gyroscope.workers import Workers
@@ -51,6 +51,10 @@ class Table:
         self.matrix = parameters.new_zeros(players.n, parameters.numel())
         self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
         self.state = players.placement.init(self.honest)
+        self.memory: Memory = {}
+        """The rule's."""
+        self.notes: dict[str, Tensor] = {}
+        """The adversary's."""
         # Gradients are sampled right where they are sent from, unless momentum comes between.
         self.sampled = torch.empty_like(self.honest) if players.placement.accumulates_rows else self.honest
 
@@ -86,10 +90,11 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     of_sampled = of_sent
     if sent is not sampled:
         of_sampled = Described(sampled if present is None else sampled[present])
-    attack = _attack_rows(players, of_sent, parameters, step)
+    context = Context(step, players.seed, table.memory)
+    attack = _attack_rows(players, of_sent, parameters, context, table.notes)
     table.byzantine.copy_(attack)
     clock.lap("attack")
-    aggregate = players.rule(table.matrix, players.declared_f)
+    aggregate, table.memory = players.rule.step(table.matrix, players.declared_f, context)
     clock.lap("rule")
     direction, table.state = players.placement.after(aggregate.vector, table.state)
     clock.lap("momentum")
@@ -101,16 +106,20 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
-def _attack_rows(players: Players, honest: Described, parameters: Tensor, step: int) -> Tensor:
+def _attack_rows(
+    players: Players, honest: Described, parameters: Tensor, context: Context, notes: dict[str, Tensor]
+) -> Tensor:
     if players.attack is None:
         return honest.rows[:0]
     view = View(
         rule=players.rule,
         declared_f=players.declared_f,
-        generator=randomness.generator(players.seed, "attack", step),
-        step=step,
+        generator=randomness.generator(players.seed, "attack", context.step),
+        step=context.step,
         parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
         placement=players.placement.name,
+        context=context,
+        memory=notes,
         honest=honest,
     )
     return players.attack(honest.rows, players.byzantine, view)

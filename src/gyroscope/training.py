@@ -325,6 +325,8 @@ class Run:
             "parameters": self.parameters,
             "buffers": dict(self.model.named_buffers()),
             "momentum": self.table.state,
+            "rule": dict(self.table.memory),
+            "attack": self.table.notes,
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -347,6 +349,8 @@ class Run:
                 buffer.copy_(state["buffers"][name])
         self.players.workers.restore(state.get("workers", {}))
         self.table.state = _to(state["momentum"], device)
+        self.table.memory = _to(state.get("rule", {}), device)
+        self.table.notes = _to(state.get("attack", {}), device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

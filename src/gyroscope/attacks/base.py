@@ -12,13 +12,13 @@ from torch import Tensor
 from gyroscope import rows as rows_module
 from gyroscope import specs
 from gyroscope.errors import ConfigError
-from gyroscope.rules import Rule
+from gyroscope.rules import Context, Rule
 from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """What an omniscient adversary knows besides the honest rows. It cannot change any of it."""
+    """What an omniscient adversary knows besides the honest rows. It cannot change any of it but its own notes."""
 
     rule: Rule
     """The configured rule, with its parameters."""
@@ -31,8 +31,16 @@ class View:
     """The model's parameters, as one vector."""
     placement: str = "none"
     """Where momentum is computed; at the workers, the honest rows have it in them already."""
+    context: Context = dataclasses.field(default_factory=Context)
+    """What the rule will know besides the rows, its memory and its randomness of this step included."""
+    memory: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    """The adversary's own notes: named tensors that it may write, and finds again in the next round."""
     honest: Described | None = None
     """The honest rows once more, with their moments: whoever measures the round needs them, too."""
+
+    def outcome(self, rows: Tensor) -> Tensor:
+        """What the server will make of these n rows: the whole configured rule, as it will be applied."""
+        return self.rule(rows, self.declared_f, self.context).vector
 
 
 @dataclasses.dataclass(frozen=True)

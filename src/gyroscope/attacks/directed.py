@@ -59,7 +59,7 @@ def best_factor(honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: V
     def damage(factor: float) -> float:
         if factor not in seen:
             rows[honest.shape[0] :] = torch.add(mean, direction, alpha=factor)
-            moved = view.rule(rows, view.declared_f).vector
+            moved = view.outcome(rows)
             distance = float(torch.linalg.vector_norm(moved - mean, dtype=torch.float64))
             seen[factor] = math.inf if math.isnan(distance) else distance
         return seen[factor]

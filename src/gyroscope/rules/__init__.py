@@ -6,14 +6,27 @@ from typing import Any
 
 from gyroscope import specs
 from gyroscope.rules.average import Average
-from gyroscope.rules.base import Aggregate, Rule
+from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
 from gyroscope.rules.bulyan import Bulyan
 from gyroscope.rules.krum import Krum
 from gyroscope.rules.median import Median
 
 RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
 
-__all__ = ["RULES", "Aggregate", "Average", "Bulyan", "Krum", "Median", "Rule", "make", "parse"]
+__all__ = [
+    "RULES",
+    "Aggregate",
+    "Average",
+    "Bulyan",
+    "Context",
+    "ContextualRule",
+    "Krum",
+    "Median",
+    "Memory",
+    "Rule",
+    "make",
+    "parse",
+]
 
 
 def make(name: str, **parameters: Any) -> Rule:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
+from gyroscope import randomness, specs
 from gyroscope import rows as rows_module
-from gyroscope import specs
 from gyroscope.errors import ConfigError, InfeasibleError
 
 
@@ -25,6 +26,27 @@ class Aggregate(NamedTuple):
 
 
 Reads = Literal["rows", "columns", "distances"]
+Uses = Literal["memory", "randomness", "trusted"]
+Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties"]
+Memory = Mapping[str, Tensor]
+"""What a rule remembers from round to round: named tensors, so that any checkpoint can hold it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Context:
+    """What a rule may know besides the rows. Most need none of it, and the default will do."""
+
+    step: int = 0
+    seed: int = 0
+    """Of the run. The server draws from streams of its own, so that a rule's randomness changes nobody else's."""
+    memory: Memory = dataclasses.field(default_factory=dict)
+    """What this rule remembered at its last round; empty at the first."""
+    trusted: Tensor | None = None
+    """(d,): a gradient at samples that the server itself holds, where there are some."""
+
+    def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
+        return randomness.generator(self.seed, f"rule/{purpose}", self.step, device=device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +56,9 @@ class Rule(ABC):
     A subclass sets the class variables, says how many workers it needs, and implements `aggregate`. Call the object,
     not `aggregate`: `rule(rows, f=12).vector`. The call checks the input, so `aggregate` never sees bad shapes or an
     infeasible f.
+
+    A rule that remembers, draws at random or looks at a trusted gradient says so in `uses` and implements `advance`
+    besides (see `ContextualRule`).
 
     Where the rows lie on many machines, a rule that says what it `reads` can be applied to a share of the columns on
     each of them (see `on_columns`). That is optional: nothing but `aggregate` and `min_workers` must be written.
@@ -58,16 +83,33 @@ class Rule(ABC):
     It describes `aggregate`: a subclass that overrides `aggregate` and does not say anew what it reads, reads "rows".
     """
 
+    lacks: ClassVar[Mapping[Property, str]] = {}
+    """Properties of a usual rule that this one does not have, each with the reason in a few words.
+
+    - "permutation": renumbering the workers renumbers the weights and changes nothing else;
+    - "translation": moving all rows by a vector moves the result by it;
+    - "scale": multiplying all rows by a positive number multiplies the result by it;
+    - "mean at f = 0": nobody to be tolerated, nobody left out;
+    - "ties": all rows equal, the result equals them.
+    """
+    uses: ClassVar[frozenset[Uses]] = frozenset()
+    """What of the `Context` the result depends on."""
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         first = next(kind for kind in cls.__mro__ if "aggregate" in vars(kind) or "reads" in vars(kind))
         if "reads" not in vars(first):
             cls.reads = "rows"
 
-    def __call__(self, rows: Tensor | Sequence[Tensor], f: int) -> Aggregate:
+    def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: Context | None = None) -> Aggregate:
+        return self.step(rows, f, context)[0]
+
+    def step(self, rows: Tensor | Sequence[Tensor], f: int, context: Context | None = None) -> tuple[Aggregate, Memory]:
+        """The result, and what to give back as `context.memory` in the next round."""
         checked = rows_module.check(rows)
         self.check_feasible(checked.shape[0], f)
-        return self._checked(self.aggregate(checked, f), checked)
+        aggregate, memory = self.advance(checked, f, context or Context())
+        return self._checked(aggregate, checked), memory
 
     def on_columns(self, rows: Tensor, f: int, table: Tensor | None = None) -> Aggregate:
         """The result in some of the columns, of which `rows` are all that is known here.
@@ -93,6 +135,10 @@ class Rule(ABC):
     @abstractmethod
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         """The algorithm, on checked rows. Must neither change nor return a view of them."""
+
+    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+        """The algorithm where it depends on the context: the result, and what to remember. Changes no memory given."""
+        return self.aggregate(rows, f), {}
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         """The algorithm on some of the columns, given the squared distances between the whole rows.
@@ -140,6 +186,17 @@ class Rule(ABC):
                 f"d = {rows.shape[1]} values (weight may be None), got {_describe(aggregate)}"
             )
         return aggregate
+
+
+@dataclasses.dataclass(frozen=True)
+class ContextualRule(Rule):
+    """A rule that remembers, draws at random or looks at a trusted gradient: it implements `advance`."""
+
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        return self.advance(rows, f, Context())[0]
+
+    @abstractmethod
+    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
 
 
 def _describe(thing: object) -> str:
