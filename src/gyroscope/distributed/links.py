@@ -2,87 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import multiprocessing
 import secrets
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gyroscope import events
 from gyroscope.clock import UNTIMED, Clock
-from gyroscope.distributed import events, link
-from gyroscope.distributed.events import Events
+from gyroscope.distributed import link
 from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer, TCPStore, link_key
+from gyroscope.distributed.remote import Remote
 from gyroscope.errors import RoundAbandonedError, RunDirectoryError
+from gyroscope.events import Events
 from gyroscope.rows import all_finite
 from gyroscope.workers import HonestWorkers
 
 _SLICE_SECONDS = 0.2
 """How long to sleep at most before looking whether somebody asked to stop."""
 _END_SECONDS = 10.0
-
-
-class Link:
-    """One worker as the server sees it: the process that talks to it, and how things stand."""
-
-    answers: tuple[Message, Message]
-    """What the worker sent, in turn: the one that its process does not receive into holds."""
-
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
-        self.memories: list[tuple[int, Tensor]] = []
-        """The worker's momentum after the last two steps that it has answered, with the steps."""
-        self.count = 0
-        self.process: BaseProcess | None = None
-        self.pipe: Connection | None = None
-        self.who = ""
-        self.linked = self.free = self.late = self.told = self.answered = False
-
-    def start(self, place: link.Place, shelf: link.Shelf) -> None:
-        """A fresh process that waits for a worker."""
-        first, second = shelf.answers
-        dtype = shelf.parameters.dtype
-        self.answers = Message(shelf.answer_values, dtype, first), Message(shelf.answer_values, dtype, second)
-        context = multiprocessing.get_context("forkserver")
-        self.pipe, end = context.Pipe()
-        self.process = context.Process(target=link.main, args=(place, shelf, end), daemon=True)
-        self.process.start()
-        end.close()  # so that the process's death shows as the end of the pipe
-        self.linked = self.free = self.late = self.told = self.answered = False
-
-    def remember(self, step: int, memory: Tensor) -> None:
-        self.memories = [*self.memories[-1:], (step, memory)]
-
-    def keep(self) -> None:
-        """The last answer was not one to remember, and the next will come to where the one before it lies."""
-        self.memories = [(step, memory.clone()) for step, memory in self.memories]
-
-    def memory(self, until: float = math.inf) -> tuple[int, Tensor | None]:
-        """The worker's momentum after its last step up to this one; NO_STEP where there is none."""
-        return next((known for known in reversed(self.memories) if known[0] <= until), (NO_STEP, None))
-
-    def order(self, what: str, step: int = NO_STEP) -> None:
-        assert self.pipe
-        with contextlib.suppress(OSError):  # its death is told by the pipe's end
-            self.pipe.send_bytes(json.dumps({"do": what, "step": step}).encode())
-
-    def stop(self) -> None:
-        if self.pipe:
-            self.pipe.close()
-        if self.process:
-            self.process.join(1.0)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
-        self.pipe = self.process = None
 
 
 class LinkedWorkers:
@@ -123,7 +67,7 @@ class LinkedWorkers:
         d, dtype = self.parameters.numel(), self.parameters.dtype
         self._step = _shared(torch.full((1,), NO_STEP, dtype=torch.int64))
         self._outbox = _shared(torch.zeros(d, dtype=dtype))
-        self.links = [Link(number) for number in range(self.count)]
+        self.links = [Remote(number) for number in range(self.count)]
         self._played = self._asked = NO_STEP
         self._rows: dict[int, Tensor] = {}
         self._sound: set[int] = set()
@@ -243,10 +187,10 @@ class LinkedWorkers:
                 self._rows[each.worker] = self._row(each, event)
                 self._losses[each.worker] = float(event["loss"])
                 if each.worker not in self._sound:
-                    self.log.add(events.NOT_FINITE, each.worker, "the row holds NaN or inf; the rule puts it aside")
+                    self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
         for each in patient:
             each.late = True
-            self.log.add(events.LATE, each.worker, f"no row within {deadline:g} s")
+            self._tell(events.LATE, each, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
         self._played = step
         return self._rows
@@ -285,7 +229,7 @@ class LinkedWorkers:
 
     # -- the links ----------------------------------------------------------------------------------------------------
 
-    def _start(self, each: Link) -> None:
+    def _start(self, each: Remote) -> None:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
         # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
         # row that came before the link broke stays what it was.
@@ -299,10 +243,10 @@ class LinkedWorkers:
         place = link.Place(*self.address, each.worker, generation, self.grace, step)
         each.start(place, link.Shelf(self._step, self._outbox, known, (first, second), values))
 
-    def _listen(self, seconds: float) -> list[tuple[Link, dict[str, Any]]]:
+    def _listen(self, seconds: float) -> list[tuple[Remote, dict[str, Any]]]:
         """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
         ready = wait([each.pipe for each in self.links if each.pipe], seconds)
-        heard: list[tuple[Link, dict[str, Any]]] = []
+        heard: list[tuple[Remote, dict[str, Any]]] = []
         for each in self.links:
             if each.pipe is None or each.pipe not in ready:
                 continue
@@ -315,14 +259,13 @@ class LinkedWorkers:
             heard.append((each, event))
         return heard
 
-    def _note(self, each: Link, event: dict[str, Any]) -> None:
+    def _note(self, each: Remote, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "joined":
             each.linked = each.free = True
             each.who = str(event["who"])
             step, memory = each.memory()
-            handed = "" if memory is None else f", goes on with its momentum of step {step}"
-            self.log.add(events.JOINED, each.worker, each.who + handed)
+            self._tell(events.JOINED, each, "" if memory is None else f"goes on with its momentum of step {step}")
         elif kind == "row":
             each.free, each.late = True, False
             self._look_at_row(each, event)
@@ -330,18 +273,18 @@ class LinkedWorkers:
             each.free = True
         elif kind == "rejected":
             each.free, each.answered = True, each.told
-            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+            self._tell(events.REJECTED, each, str(event["why"]))
         elif kind == "stray":
             each.free = True
-            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+            self._tell(events.REJECTED, each, str(event["why"]))
         elif kind == "lost":
-            self.log.add(events.LOST, each.worker, ("" if each.linked else "could not join: ") + str(event["why"]))
+            self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
             each.linked = False
 
-    def _row(self, each: Link, event: dict[str, Any]) -> Tensor:
+    def _row(self, each: Remote, event: dict[str, Any]) -> Tensor:
         return each.answers[event["slot"]].values[: self._outbox.numel()]
 
-    def _look_at_row(self, each: Link, event: dict[str, Any]) -> None:
+    def _look_at_row(self, each: Remote, event: dict[str, Any]) -> None:
         """Is it without NaN and inf; and what of it is to be remembered?"""
         sound = _finite(self._row(each, event))
         if sound and event["step"] == self._asked:
@@ -355,7 +298,7 @@ class LinkedWorkers:
             else:
                 each.keep()
 
-    def _replace(self, each: Link) -> None:
+    def _replace(self, each: Remote) -> None:
         """The link's process has ended: start the next generation."""
         was_linked, process = each.linked, each.process
         each.stop()
@@ -365,8 +308,11 @@ class LinkedWorkers:
             detail = f"its link was ended by {name}" + (
                 ", as a message that is too long does" if name == "SIGABRT" else ""
             )
-            self.log.add(events.REJECTED if name == "SIGABRT" else events.LOST, each.worker, detail)
+            self._tell(events.REJECTED if name == "SIGABRT" else events.LOST, each, detail)
         self._start(each)
+
+    def _tell(self, event: str, each: Remote, detail: str) -> None:
+        self.log.add(event, each.worker, detail, each.who)
 
     def missing(self) -> list[int]:
         """The workers that are not there."""

@@ -12,16 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gyroscope import events, record, rules, tasks, training
 from gyroscope import progress as progress_module
-from gyroscope import record, rules, tasks, training
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
-from gyroscope.distributed import events
 from gyroscope.distributed.allocation import keep_freed_memory
-from gyroscope.distributed.events import Events
 from gyroscope.distributed.links import LinkedWorkers
 from gyroscope.distributed.protocol import Offer, TCPStore
 from gyroscope.errors import ConfigError
+from gyroscope.events import Events
 from gyroscope.progress import Progress, Silent
 from gyroscope.workers import HonestWorkers
 
