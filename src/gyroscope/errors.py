@@ -56,6 +56,10 @@ class LinkError(GyroscopeError):
     """A server that cannot be reached or does not speak this language, or a worker's number that is taken."""
 
 
+class ExchangeError(GyroscopeError, RuntimeError):
+    """Ranks that cannot exchange their rows, because one of them has ended or hangs."""
+
+
 class RoundAbandonedError(GyroscopeError):
     """A round that cannot be played now: the run stops with a checkpoint. An empty message: because it was asked to."""
 

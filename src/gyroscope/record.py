@@ -284,8 +284,14 @@ def disk_errors(path: Path, when: object) -> Iterator[None]:
         else:
             cause = problem.strerror or str(problem)
         moment = f"at step {when}" if isinstance(when, int) else f"({when})"
-        remedy = "choose another place with --out"
-        with contextlib.suppress(OSError):
-            if (path / CONFIG).exists():
-                remedy = f"make room or permit writing, then continue with gyroscope train --resume {path}"
-        raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {remedy}") from problem
+        raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {_remedy(path)}") from problem
+
+
+def _remedy(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        if (path / FLOWER).exists():
+            return "make room or permit writing, then start it anew: flwr run"
+        if (path / CONFIG).exists():
+            command = "serve" if (path / EVENTS).exists() else "train"
+            return f"make room or permit writing, then continue with gyroscope {command} --resume {path}"
+    return "choose another place with --out"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import json
 import os
@@ -11,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import disks
 import numpy
 import pandas
 import pytest
@@ -219,29 +219,11 @@ def test_without_out_each_run_gets_a_directory_of_its_own(tmp_path: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a small disk")
-    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", place]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"mounting a small disk is not permitted here: {mounted.stderr.strip()}")
     try:
-        yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
-
-
-def resize(disk: Path, size: str) -> None:
-    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
-
-
-def fill(path: Path) -> None:
-    """Write until nothing fits any more."""
-    with contextlib.suppress(OSError), open(path, "wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+        with disks.small_disk(tmp_path / "disk", "256k") as place:
+            yield place
+    except disks.CannotMountError as reason:
+        pytest.skip(str(reason))
 
 
 LONG = (*BASE[:-4], "--steps", 400, "--threads", 1, "--momentum", "server", "--evaluate-every", 25)
@@ -268,7 +250,7 @@ def test_a_full_disk_is_one_message_and_with_more_room_the_run_completes_to_the_
     out = small_disk / "run"
     check_full(gyroscope("train", *LONG, "--checkpoint-every", 1000, "--out", out, "--quiet"), out)
     check_full(gyroscope("train", "--resume", out, "--quiet"), out)  # still full: nothing gets worse
-    resize(small_disk, "4m")
+    disks.resize(small_disk, "4m")
     finished = gyroscope("train", "--resume", out, "--quiet")
     assert finished.code == 0, finished.err
     now = contents(out)
@@ -277,11 +259,11 @@ def test_a_full_disk_is_one_message_and_with_more_room_the_run_completes_to_the_
 
 
 def test_a_disk_that_fills_up_between_checkpoints_loses_nothing(small_disk: Path, long_run: dict[str, bytes]) -> None:
-    resize(small_disk, "4m")
+    disks.resize(small_disk, "4m")
     out, ballast = small_disk / "run", small_disk / "ballast"
     process = start("train", *LONG, "--checkpoint-every", 50, "--out", out, "--quiet")
     assert process.until(lambda: lines(out / "metrics.csv") > 100)
-    fill(ballast)
+    disks.fill(ballast)
     check_full(process.end(), out)
     assert (out / "checkpoint.pt").exists()
     ballast.unlink()
@@ -293,7 +275,7 @@ def test_a_disk_that_fills_up_between_checkpoints_loses_nothing(small_disk: Path
 
 
 def test_a_disk_too_full_to_begin_with_says_so(small_disk: Path) -> None:
-    fill(small_disk / "ballast")
+    disks.fill(small_disk / "ballast")
     finished = gyroscope("train", *BASE, "--out", small_disk / "run", "--quiet")
     assert finished.code == 2
     assert "the disk is full" in finished.err
@@ -303,7 +285,7 @@ def test_a_disk_too_full_to_begin_with_says_so(small_disk: Path) -> None:
 
 
 def test_a_read_only_disk_is_one_message(small_disk: Path) -> None:
-    resize(small_disk, "4m")
+    disks.resize(small_disk, "4m")
     out = run(small_disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     for arguments in (("--resume", out), (*BASE, "--out", small_disk / "other")):
