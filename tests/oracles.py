@@ -260,7 +260,8 @@ def decreases(means: Rows, variances: Sequence[float], t: int, mu: float) -> tup
 # ------------------------------------------------------------------------------- by name, for the tables
 
 # A rule in the table has its oracle here: all the results that are right for the rows, per coordinate, or None where
-# rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input.
+# rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input. The rule's
+# parameters are given by name, and where it `uses` any of its Context, that too, as `context`.
 Oracle = Callable[..., "list[list[float]] | None"]
 
 
@@ -290,6 +291,9 @@ def _bulyan(rows: Rows, f: int, doubt: float, strict: bool = False, **parameters
 
 
 RULE_ORACLES: dict[str, Oracle] = {"average": _average, "krum": _krum, "median": _median, "bulyan": _bulyan}
+
+# Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
+RULE_PRECISION: dict[str, float] = {}
 
 # An attack whose rows follow from a formula has it here.
 ATTACK_ORACLES: dict[str, Callable[..., list[float]]] = {
