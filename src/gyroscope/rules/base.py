@@ -44,10 +44,26 @@ class Context:
     """What this rule remembered at its last round; empty at the first."""
     trusted: Tensor | None = None
     """(d,): a gradient at samples that the server itself holds, where there are some."""
+    scope: str = ""
+    """Which part of a rule it is for, where a rule is made of several: see `within`."""
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
-        return randomness.generator(self.seed, f"rule/{purpose}", self.step, device=device)
+        return randomness.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
+
+    def within(self, part: str) -> Context:
+        """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
+
+        `labelled` gives what the part remembers its place in the memory of the whole.
+        """
+        prefix = f"{part}/"
+        own = {key.removeprefix(prefix): value for key, value in self.memory.items() if key.startswith(prefix)}
+        return dataclasses.replace(self, memory=own, scope=self.scope + prefix)
+
+
+def labelled(memory: Memory, part: str) -> dict[str, Tensor]:
+    """A part's memory, as the rule that it is a part of keeps it: `Context.within` finds it there."""
+    return {f"{part}/{key}": value for key, value in memory.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,10 +195,7 @@ class Rule(ABC):
 
     def check_feasible(self, n: int, f: int) -> None:
         """Raise before anything is computed if this (n, f) is outside what the rule can do. Nothing is clamped."""
-        if isinstance(f, bool) or not isinstance(f, int):
-            raise ConfigError(f"f must be a whole number of workers, got {f!r}")
-        if f < 0:
-            raise InfeasibleError(f"f cannot be negative, got f = {f}")
+        check_f(f)
         needed = self.min_workers(f)
         if n >= needed:
             return
@@ -217,6 +230,14 @@ class ContextualRule(Rule):
 
     @abstractmethod
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
+
+
+def check_f(f: int) -> None:
+    """f is a whole number of workers, or an error."""
+    if isinstance(f, bool) or not isinstance(f, int):
+        raise ConfigError(f"f must be a whole number of workers, got {f!r}")
+    if f < 0:
+        raise InfeasibleError(f"f cannot be negative, got f = {f}")
 
 
 def _describe(thing: object) -> str:
