@@ -45,8 +45,8 @@ def scaled(rows: Tensor, factors: Tensor) -> Tensor:
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     unused = (factors == 0).unsqueeze(1)
     for block in columns(rows):
-        part = rows[:, block].to(torch.float64).mul_(factors.unsqueeze(1)).masked_fill_(unused, 0.0)
-        out[:, block] = part.to(rows.dtype)
+        part = rows[:, block].to(torch.float64) * factors.unsqueeze(1)
+        out[:, block] = part.masked_fill_(unused, 0.0).to(rows.dtype)
     return out
 
 

@@ -23,6 +23,7 @@ from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import HonestWorkers, Workers
 
 if TYPE_CHECKING:
@@ -177,9 +178,12 @@ class Run:
         self.test = Split.of(task.test).to(self.parameters.device)
         workers = hire(config, honest) if hire else honest
         placement = momentum.make(config.momentum, config.mu, config.nesterov)
+        rule = rules.parse(config.rule)
+        trusted = None
+        if "trusted" in rule.uses:
+            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
-        rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
@@ -190,6 +194,7 @@ class Run:
             declared_f=config.declared_byzantine,
             schedule=Schedule.parse(config.lr),
             seed=config.seed,
+            trusted=trusted,
         )
         self.step = 0
         self.reason = ""
@@ -327,6 +332,7 @@ class Run:
             "momentum": self.table.state,
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
+            "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -351,6 +357,8 @@ class Run:
         self.table.state = _to(state["momentum"], device)
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
+        if self.players.trusted:
+            self.players.trusted.state = _to(state["trusted"], device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

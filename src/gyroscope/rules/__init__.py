@@ -12,18 +12,25 @@ from typing import Any
 from gyroscope import specs
 from gyroscope.errors import ConfigError
 from gyroscope.rules.average import Average
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
+from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
 from gyroscope.rules.bulyan import Bulyan
+from gyroscope.rules.centered_clipping import CenteredClipping
 from gyroscope.rules.composition import Chain, Composed, Preaggregation, Prepared
+from gyroscope.rules.fltrust import FLTrust
 from gyroscope.rules.krum import Krum
 from gyroscope.rules.median import Median
 from gyroscope.rules.mixture import MIXTURES, Mixture
 from gyroscope.rules.pre import PREAGGREGATIONS, Arc, Bucketing, Clip, Nnm
+from gyroscope.rules.safeguard import SafeGuard
+from gyroscope.rules.zeno import Zeno
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
+_STATELESS = (Average, Krum, Median, Bulyan)
+_WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (*_STATELESS, *_WITH_CONTEXT)}
 
 __all__ = [
     "MIXTURES",
+    "NO_TRUSTED",
     "PREAGGREGATIONS",
     "RULES",
     "Aggregate",
@@ -31,11 +38,13 @@ __all__ = [
     "Average",
     "Bucketing",
     "Bulyan",
+    "CenteredClipping",
     "Chain",
     "Clip",
     "Composed",
     "Context",
     "ContextualRule",
+    "FLTrust",
     "Krum",
     "Median",
     "Memory",
@@ -44,8 +53,11 @@ __all__ = [
     "Preaggregation",
     "Prepared",
     "Rule",
+    "SafeGuard",
+    "Zeno",
     "make",
     "parse",
+    "refuse_trusted",
 ]
 
 _PLUS = re.compile(r"\+(?=\s*[^\W\d])")  # before a name: that of 1e+20 stands before a digit

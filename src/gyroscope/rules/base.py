@@ -14,6 +14,12 @@ from gyroscope import randomness, specs
 from gyroscope import rows as rows_module
 from gyroscope.errors import ConfigError, InfeasibleError
 
+NO_TRUSTED = (
+    "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
+    "how many it holds (trusted = 100, or --trusted 100; in Python rule(rows, f, Context(trusted=...))), or choose "
+    "another rule"
+)
+
 
 class Aggregate(NamedTuple):
     """What a rule returns."""
@@ -122,6 +128,8 @@ class Rule(ABC):
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
     """What of the `Context` the result depends on."""
+    knows_workers: ClassVar[bool] = False
+    """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -230,6 +238,26 @@ class ContextualRule(Rule):
 
     @abstractmethod
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
+
+
+def trusted_gradient(rule: Rule, rows: Tensor, context: Context) -> Tensor:
+    """The context's trusted gradient, or an error that says what the rule lacks."""
+    if context.trusted is None:
+        raise ConfigError(NO_TRUSTED.format(rule=rule))
+    if context.trusted.shape != rows.shape[1:]:
+        raise ConfigError(
+            f"the trusted gradient must have the rows' d = {rows.shape[1]} values, got {tuple(context.trusted.shape)}"
+        )
+    return context.trusted.detach()
+
+
+def refuse_trusted(rule: Rule, where: str) -> None:
+    """An error where a rule needs a trusted gradient, and there cannot be one."""
+    if "trusted" in rule.uses:
+        raise ConfigError(
+            f"the rule {rule} needs a gradient at samples that the server itself holds, and {where} has no such thing: "
+            "choose another rule (gyroscope train and gyroscope serve have it: --trusted 100)"
+        )
 
 
 def check_f(f: int) -> None:

@@ -19,6 +19,7 @@ from gyroscope.rules.base import (
     Context,
     ContextualRule,
     Memory,
+    Promise,
     Property,
     Reads,
     Rule,
@@ -27,6 +28,7 @@ from gyroscope.rules.base import (
     labelled,
 )
 
+_MANY = 999  # workers: more than any rule needs that trusts some of them
 _CHECKED_UP_TO = 12  # Byzantine workers: where a bound is a straight line so far, it is taken for one
 
 
@@ -61,6 +63,12 @@ class Preaggregation(ABC):
     """As for a rule. One that says "distances" implements `mix`."""
     lacks: ClassVar[Mapping[Property, str]] = {}
     """Which properties a rule loses with it, and why."""
+    cures: ClassVar[bool] = False
+    """Whether all that it leaves is finite where at most f rows are not: then so is the result of any rule."""
+    keeps_range: ClassVar[bool] = False
+    """Whether all but f of the rows that it leaves lie, in every coordinate, within the range of the honest ones."""
+    shuffles: ClassVar[bool] = False
+    """Whether row i is another worker's in every round."""
 
     def __call__(self, rows: Tensor, f: int, context: Context | None = None) -> Prepared:
         checked = rows_module.check(rows)
@@ -132,9 +140,10 @@ class Composed(ContextualRule):
     """A rule with pre-aggregations before it, and itself a rule: each stage works on what the one before it left.
 
     It needs as many workers as each stage needs to leave enough rows for the next: an infeasible f is told with the
-    stage where it fails. It is resilient where its last rule is. Weights are the last rule's, carried back through the
-    stages to the workers: half the weight of a bucket of two for each of both. Each stage has a memory and a
-    randomness of its own, also where one comes twice. The theory's ratio is not known for any of them.
+    stage where it fails. It is resilient where its last rule is, and where a stage leaves nothing but finite rows, as
+    clipping does; what is promised beyond that only bucketing preserves. Weights are the last rule's, carried back
+    through the stages to the workers: half the weight of a bucket of two for each of both. Each stage has a memory and
+    a randomness of its own, also where one comes twice. The theory's ratio is not known for any of them.
 
     Cost: the sum of the stages'. Over many machines it reads whole rows, except where a stage that reads distances
     comes first and everything after it works per coordinate (`nnm+median`).
@@ -150,12 +159,20 @@ class Composed(ContextualRule):
             object.__setattr__(self, "rule", inner.rule)
         if not self.stages:
             raise ConfigError("a composed rule needs at least one pre-aggregation: write Nnm() >> Krum()")
+        shuffling = next((stage for stage in self.stages if stage.shuffles), None)
+        if shuffling and (self.rule.knows_workers or self.rule.trusts(_MANY)):
+            raise ConfigError(
+                f"{self.rule} must know which worker a row is from, and {shuffling} before it mixes them up: leave it "
+                "out"
+            )
         parts: list[Preaggregation | Rule] = [*self.stages, self.rule]
         # What other rules say of their class, this one knows of itself.
         facts: dict[str, object] = {
             "name": "+".join(part.name for part in parts),
             "needs": formula(self.min_workers),
-            "resilient": self.rule.resilient,
+            "resilient": self.rule.resilient or any(stage.cures for stage in self.stages),
+            "promise": self._promise(),
+            "knows_workers": self.rule.knows_workers,
             "uses": frozenset[Uses]().union(*(part.uses for part in parts)),
             "lacks": {key: why for part in reversed(parts) for key, why in part.lacks.items()},
             "reads": _reads(parts),
@@ -174,6 +191,12 @@ class Composed(ContextualRule):
         for stage in reversed(self.stages):
             needed = stage.min_workers(f, needed)
         return needed
+
+    def reach(self, n: int, f: int) -> float:
+        return self.rule.reach(self._rows_left(n)[-1], f) if self.promise == "range" else 0.0
+
+    def trusts(self, n: int) -> tuple[int, ...]:
+        return self.rule.trusts(n)
 
     def check_feasible(self, n: int, f: int) -> None:
         check_f(f)
@@ -208,6 +231,11 @@ class Composed(ContextualRule):
         rest: Rule = Composed(tuple(others), self.rule) if others else self.rule
         aggregate = rest.on_columns(prepared.rows, f)
         return Aggregate(aggregate.vector, _carried_back(aggregate.weight, [prepared.shares]))
+
+    def _promise(self) -> Promise:
+        if self.rule.promise == "range" and all(stage.keeps_range for stage in self.stages):
+            return "range"
+        return "finite" if self.rule.resilient or any(stage.cures for stage in self.stages) else "none"
 
     def _rows_left(self, n: int) -> list[int]:
         """How many rows each part gets, the rule last."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule, Uses, check_f, labelled
+from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Promise, Rule, Uses, check_f, labelled
 from gyroscope.rules.composition import Composed, formula
 
 MIXTURES: dict[str, str] = {
@@ -55,6 +55,8 @@ class Mixture(ContextualRule):
             "name": self.order,
             "needs": formula(self.min_workers),
             "resilient": all(rule.resilient for rule in self.rules),
+            "promise": self._promise(),
+            "knows_workers": any(rule.knows_workers for rule in self.rules),
             "uses": chance.union(*(rule.uses for rule in self.rules)),
             "lacks": {key: why for rule in reversed(self.rules) for key, why in rule.lacks.items()},
         }
@@ -66,6 +68,19 @@ class Mixture(ContextualRule):
 
     def min_workers(self, f: int) -> int:
         return max(rule.min_workers(f) for rule in self.rules)
+
+    def reach(self, n: int, f: int) -> float:
+        return max(rule.reach(n, f) for rule in self.rules) if self.promise in ("range", "distance", "norm") else 0.0
+
+    def trusts(self, n: int) -> tuple[int, ...]:
+        return tuple(sorted({worker for rule in self.rules for worker in rule.trusts(n)}))
+
+    def _promise(self) -> Promise:
+        """What all of them promise."""
+        promises = {rule.promise for rule in self.rules}
+        if len(promises) == 1:
+            return promises.pop()
+        return "none" if "none" in promises else "finite"
 
     def check_feasible(self, n: int, f: int) -> None:
         check_f(f)

@@ -31,6 +31,7 @@ class Arc(Preaggregation):
     summary = "the floor(2 f/n (n-f)) longest rows are shortened to the length of the next one"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2024"
+    cures = True
     lacks: ClassVar[Mapping[Property, str]] = {"translation": "lengths are measured from the origin"}
 
     def min_workers(self, f: int, rows_needed: int = 1) -> int:

@@ -39,6 +39,8 @@ class Bucketing(Preaggregation):
     needs = "ceil(n/s) rows for the rule"
     paper = "Karimireddy et al. 2022"
     uses = frozenset({"randomness"})
+    keeps_range = True
+    shuffles = True
     lacks: ClassVar[Mapping[Property, str]] = {
         "permutation": "who shares a bucket is drawn by row number",
         "mean at f = 0": "the last bucket may be of fewer rows, which then count for more",

@@ -36,6 +36,7 @@ class Clip(Preaggregation):
     summary = "rows longer than `norm` are shortened to it"
     needs = "n >= f + 1"
     paper = "-"
+    cures = True
     lacks: ClassVar[Mapping[Property, str]] = {
         "translation": "lengths are measured from the origin",
         "scale": "the norm is an absolute length",
