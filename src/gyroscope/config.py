@@ -55,7 +55,12 @@ class Config:
         None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
     )
 
-    momentum: str = _option("workers", _HOW, "where momentum is computed: workers, server or none", metavar="PLACE")
+    momentum: str = _option(
+        "workers",
+        _HOW,
+        "where momentum is computed: workers, server, none, or another that `gyroscope list placements` shows",
+        metavar="PLACE",
+    )
     mu: float | None = _option(None, _HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
     nesterov: bool = _option(False, _HOW, "Nesterov's look-ahead momentum")
     lr: str | float | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")

@@ -1,6 +1,6 @@
 """The round: one synchronous step of Byzantine distributed SGD, and the whole of it.
 
-gradients -> momentum before the rule -> attack -> rule -> momentum after the rule -> parameters
+gradients -> momentum at the workers -> attack -> momentum before the rule -> rule -> momentum after it -> parameters
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Round:
     sampled: Tensor | None
     """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
     sent: Tensor
-    """(h, d): what they sent; with momentum at the workers, the accumulated gradients. NaN for who sent nothing."""
+    """(h, d): what the rule was shown of them; with momentum before the rule, the accumulated gradients. NaN for who
+    sent nothing."""
     attack: Tensor
     """(f, d): what the Byzantine workers sent; f may be 0."""
     aggregate: Aggregate
@@ -94,7 +95,14 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     attack = _attack_rows(players, of_sent, parameters, context, table.notes)
     table.byzantine.copy_(attack)
     clock.lap("attack")
-    aggregate, table.memory = players.rule.step(table.matrix, players.declared_f, context)
+    shown, table.state = players.placement.received(
+        table.matrix, table.state, players.declared_f, players.workers.count
+    )
+    if shown is not table.matrix:
+        sent = shown[: players.workers.count]
+        of_sent = Described(sent if present is None else sent[present])
+    clock.lap("momentum")
+    aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
     clock.lap("rule")
     direction, table.state = players.placement.after(aggregate.vector, table.state)
     clock.lap("momentum")

@@ -16,7 +16,7 @@ from gyroscope import attacks, momentum, record, rules, simulation, tasks, tenso
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
-from gyroscope.errors import RoundAbandonedError, RunDirectoryError, StorageError
+from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.progress import Progress, Silent
@@ -177,6 +177,11 @@ class Run:
         self.test = Split.of(task.test).to(self.parameters.device)
         workers = hire(config, honest) if hire else honest
         placement = momentum.make(config.momentum, config.mu, config.nesterov)
+        if hire and placement.one_process:
+            raise ConfigError(
+                f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
+                "their own use workers, server, server-kept, adaptive or none"
+            )
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
         rule = rules.parse(config.rule)

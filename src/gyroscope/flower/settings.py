@@ -44,7 +44,7 @@ class Settings:
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be above 0 seconds, got {self.timeout}")
         rules.parse(self.rule).check_feasible(self.nodes, self.f)
-        momentum.make(self.momentum, self.mu)
+        momentum.make(self.momentum, self.mu, among=momentum.USUAL)
         Schedule.parse(self.lr)
         tasks.parse(self.task)
 
