@@ -13,6 +13,8 @@ from torch import Tensor
 from gyroscope import randomness
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
+from gyroscope.curvature import Course
+from gyroscope.curvature import State as CourseState
 from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
@@ -33,6 +35,8 @@ class Players:
     declared_f: int
     """How many the rule is told to tolerate."""
     schedule: Schedule
+    course: Course
+    """What of momentum factor and learning rate adapts to the trajectory."""
     seed: int
 
     @property
@@ -53,6 +57,7 @@ class Table:
         self.state = players.placement.init(self.honest)
         self.memory: Memory = {}
         """The rule's."""
+        self.course: CourseState = {}
         self.notes: dict[str, Tensor] = {}
         """The adversary's."""
         # Gradients are sampled right where they are sent from, unless momentum comes between.
@@ -65,6 +70,7 @@ class Round:
 
     step: int
     lr: float
+    mu: float
     losses: Tensor
     sampled: Tensor | None
     """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
@@ -83,8 +89,10 @@ class Round:
 def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
     """Play one round: update the model's parameters and the table in place, and tell what happened."""
     parameters = players.workers.parameters
+    advice = players.course.advice(table.course)
+    placement = players.placement.at(advice.mu)
     losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
-    sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
+    sent, table.state = placement.before(sampled, table.state, out=table.honest)
     clock.lap("momentum")
     present = players.workers.present
     of_sent = Described(sent if present is None else sent[present])
@@ -95,23 +103,23 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     attack = _attack_rows(players, of_sent, parameters, context, table.notes)
     table.byzantine.copy_(attack)
     clock.lap("attack")
-    shown, table.state = players.placement.received(
-        table.matrix, table.state, players.declared_f, players.workers.count
-    )
+    shown, table.state = placement.received(table.matrix, table.state, players.declared_f, players.workers.count)
     if shown is not table.matrix:
         sent = shown[: players.workers.count]
         of_sent = Described(sent if present is None else sent[present])
     clock.lap("momentum")
     aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
     clock.lap("rule")
-    direction, table.state = players.placement.after(aggregate.vector, table.state)
+    direction, table.state = placement.after(aggregate.vector, table.state)
+    accumulated = placement.accumulates_rows or not placement.knows_samples
+    table.course = players.course.observe(table.course, table.matrix, parameters, advice.mu, accumulated)
     clock.lap("momentum")
-    lr = players.schedule.at(step)
+    lr = players.schedule.at(step) * advice.rate
     parameters.sub_(direction, alpha=lr)
     clock.lap("update")
-    if not players.placement.knows_samples:
-        return Round(step, lr, losses, None, sent, attack, aggregate, None, of_sent)
-    return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
+    if not placement.knows_samples:
+        return Round(step, lr, advice.mu, losses, None, sent, attack, aggregate, None, of_sent)
+    return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
 def _attack_rows(

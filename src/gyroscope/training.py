@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gyroscope import attacks, momentum, record, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
+from gyroscope.curvature import Course
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
@@ -172,7 +173,7 @@ class Run:
         assert config.workers and config.lr and config.steps and config.evaluate_every
         assert config.mu is not None and config.declared_byzantine is not None
         self.config = config
-        self.steps, self.evaluate_every, self.mu = config.steps, config.evaluate_every, config.mu
+        self.steps, self.evaluate_every = config.steps, config.evaluate_every
         self.model, self.parameters = honest.model, honest.parameters
         self.test = Split.of(task.test).to(self.parameters.device)
         workers = hire(config, honest) if hire else honest
@@ -184,6 +185,11 @@ class Run:
             )
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
+            if "mu" in config.adapt:
+                raise ConfigError(
+                    "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, "
+                    "or adapt the learning rate only"
+                )
         rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
@@ -194,6 +200,7 @@ class Run:
             rule=rule,
             declared_f=config.declared_byzantine,
             schedule=Schedule.parse(config.lr),
+            course=Course(config.adapt, config.mu),
             seed=config.seed,
         )
         self.step = 0
@@ -260,12 +267,12 @@ class Run:
         """Play, measure and record one round; returns its measures."""
         played = play(self.players, self.table, self.step, clock)
         if self.step % self.config.measure_every == 0:
-            row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
+            row, self.memory = measure(played, self.parameters, self.memory, self.ratio_bound)
             clock.lap("measures")
             self._record(directory, row, played.aggregate.weight)
         else:
             measured_next = (self.step + 1) % self.config.measure_every == 0
-            self.memory = follow(played, self.memory, self.mu, measured_next)
+            self.memory = follow(played, self.memory, measured_next)
             row = {"step": self.step, "lr": played.lr}
             clock.lap("measures")
         self.step += 1
@@ -332,6 +339,7 @@ class Run:
             "momentum": self.table.state,
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
+            "course": dict(self.table.course),
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -356,6 +364,7 @@ class Run:
         self.table.state = _to(state["momentum"], device)
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
+        self.table.course = _to(state.get("course", {}), device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

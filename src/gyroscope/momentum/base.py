@@ -42,6 +42,10 @@ class Placement(ABC):
         if isinstance(self.mu, bool) or not isinstance(self.mu, (int, float)) or not 0 <= self.mu < 1:
             raise ConfigError(f"mu must be at least 0 and below 1, got {self.mu!r}")
 
+    def at(self, mu: float) -> Placement:
+        """The same placement with another factor."""
+        return self if mu == self.mu else dataclasses.replace(self, mu=mu)
+
     @abstractmethod
     def init(self, rows: Tensor) -> State:
         """The state before the first step, for honest rows of this shape, dtype and device."""
