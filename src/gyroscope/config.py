@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope import attacks, momentum, rules, specs, tasks
+from gyroscope.curvature import ADAPTATIONS
 from gyroscope.errors import ConfigError, UnknownNameError
 from gyroscope.schedule import Schedule
 
@@ -59,10 +60,21 @@ class Config:
         0, _WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
     )
 
-    momentum: str = _option("workers", _HOW, "where momentum is computed: workers, server or none", metavar="PLACE")
+    momentum: str = _option(
+        "workers",
+        _HOW,
+        "where momentum is computed: workers, server, none, or another that `gyroscope list placements` shows",
+        metavar="PLACE",
+    )
     mu: float | None = _option(None, _HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
     nesterov: bool = _option(False, _HOW, "Nesterov's look-ahead momentum")
     lr: str | float | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
+    adapt: str = _option(
+        "none",
+        _HOW,
+        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond.md)",
+        metavar="WHAT",
+    )
     clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
     l2: float | None = _option(None, _HOW, "L2 regularisation factor", metavar="L")
     l2_form: str = _option(
@@ -113,6 +125,10 @@ class Config:
             raise UnknownNameError("l2_form", self.l2_form, L2_FORMS)
         if self.batches not in BATCHES:
             raise UnknownNameError("kind of batches", self.batches, BATCHES)
+        if self.adapt not in ADAPTATIONS:
+            raise UnknownNameError("adaptation", self.adapt, ADAPTATIONS)
+        if self.adapt != "none" and self.nesterov:
+            raise ConfigError("what adapts to the trajectory has no look-ahead form: leave out adapt or nesterov")
         if self.lr is not None:
             Schedule.parse(self.lr)
 

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from gyroscope import attacks, momentum, record, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
+from gyroscope.curvature import Course
 from gyroscope.data.splits import Split
-from gyroscope.errors import RoundAbandonedError, RunDirectoryError, StorageError
+from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.progress import Progress, Silent
@@ -173,7 +174,7 @@ class Run:
         assert config.workers and config.lr and config.steps and config.evaluate_every
         assert config.mu is not None and config.declared_byzantine is not None
         self.config = config
-        self.steps, self.evaluate_every, self.mu = config.steps, config.evaluate_every, config.mu
+        self.steps, self.evaluate_every = config.steps, config.evaluate_every
         self.model, self.parameters = honest.model, honest.parameters
         self.test = Split.of(task.test).to(self.parameters.device)
         workers = hire(config, honest) if hire else honest
@@ -182,8 +183,18 @@ class Run:
         trusted = None
         if "trusted" in rule.uses:
             trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
+        if hire and placement.one_process:
+            raise ConfigError(
+                f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
+                "their own use workers, server, server-kept, adaptive or none"
+            )
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
+            if "mu" in config.adapt:
+                raise ConfigError(
+                    "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, "
+                    "or adapt the learning rate only"
+                )
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
@@ -193,6 +204,7 @@ class Run:
             rule=rule,
             declared_f=config.declared_byzantine,
             schedule=Schedule.parse(config.lr),
+            course=Course(config.adapt, config.mu),
             seed=config.seed,
             trusted=trusted,
         )
@@ -260,12 +272,12 @@ class Run:
         """Play, measure and record one round; returns its measures."""
         played = play(self.players, self.table, self.step, clock)
         if self.step % self.config.measure_every == 0:
-            row, self.memory = measure(played, self.parameters, self.memory, self.mu, self.ratio_bound)
+            row, self.memory = measure(played, self.parameters, self.memory, self.ratio_bound)
             clock.lap("measures")
             self._record(directory, row, played.aggregate.weight)
         else:
             measured_next = (self.step + 1) % self.config.measure_every == 0
-            self.memory = follow(played, self.memory, self.mu, measured_next)
+            self.memory = follow(played, self.memory, measured_next)
             row = {"step": self.step, "lr": played.lr}
             clock.lap("measures")
         self.step += 1
@@ -333,6 +345,7 @@ class Run:
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
             "trusted": self.players.trusted.state if self.players.trusted else {},
+            "course": dict(self.table.course),
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -359,6 +372,7 @@ class Run:
         self.table.notes = _to(state.get("attack", {}), device)
         if self.players.trusted:
             self.players.trusted.state = _to(state["trusted"], device)
+        self.table.course = _to(state.get("course", {}), device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

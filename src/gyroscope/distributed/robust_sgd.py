@@ -98,7 +98,7 @@ class RobustSGD(torch.optim.Optimizer):
         self.clip = _number("clip", clip)
         if self.clip == 0:
             raise ConfigError("clip must be above 0 (a gradient of length 0 teaches nothing), got 0")
-        self._placement = placements.make(momentum, mu, nesterov)
+        self._placement = placements.make(momentum, mu, nesterov, placements.USUAL)
         super().__init__(params, {"lr": _number("lr", lr), "weight_decay": _number("weight_decay", weight_decay)})
         self._constructed = True
         self._make_equal([parameter for group in self.param_groups for parameter in group["params"]])

@@ -46,7 +46,7 @@ class Settings:
         rule = rules.parse(self.rule)
         rule.check_feasible(self.nodes, self.f)
         rules.refuse_trusted(rule, "a Flower app")
-        momentum.make(self.momentum, self.mu)
+        momentum.make(self.momentum, self.mu, among=momentum.USUAL)
         Schedule.parse(self.lr)
         tasks.parse(self.task)
 
