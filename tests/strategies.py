@@ -20,7 +20,7 @@ from gyroscope.rules.base import Property
 
 # Parameters that deserve the whole suite. A rule or an attack that is not here is tested with its defaults.
 _RULE_VARIANTS = {
-    "krum": ["krum:m=1", "krum:squared=true", "krum:neighbours=n-f-1", "krum:squared=true,neighbours=n-f-1"],
+    "krum": ["krum:m=1", "krum:squared=true", "krum:neighbours=n-f-1", "krum:m=n-f,squared=true,neighbours=n-f-1"],
     "median": ["median:even=mean"],
     "bulyan": [
         "bulyan:m=1",
@@ -29,6 +29,9 @@ _RULE_VARIANTS = {
         "bulyan:slack=0",
         "bulyan:slack=0,rescore=true,neighbours=n-f-1,squared=true",
     ],
+    "meamed": ["meamed:even=mean"],
+    "aksel": ["aksel:keep=n-f"],
+    "geometric-median": ["geometric-median:tolerance=1e-9"],
 }
 _RULE_VARIANTS |= {
     "centered-clipping": ["centered-clipping:tau=2.0,iterations=3", "centered-clipping:start=zero"],

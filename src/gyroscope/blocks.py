@@ -6,37 +6,25 @@ hold NaN or infinities: it is masked, never multiplied by zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-_ON_CPU, _ELSEWHERE = 8192, 262144
+from gyroscope import rows as rows_module
 
 
-def columns(rows: Tensor) -> Iterator[slice]:
-    """All columns, a block at a time: few enough for a core's cache, or enough to keep a GPU busy."""
-    width = _ON_CPU if rows.device.type == "cpu" else _ELSEWHERE
-    for start in range(0, rows.shape[-1], width):
-        yield slice(start, start + width)
-
-
-def squares(rows: Tensor, centre: Tensor | None = None) -> Tensor:
-    """(n,): the squared length of each row, or its squared distance from a centre; inf where it is not finite."""
+def squared_lengths(rows: Tensor) -> Tensor:
+    """(n,): inf where a row is not finite."""
     total = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    for block in columns(rows):
-        part = rows[:, block].to(torch.float64)
-        if centre is not None:
-            part = part - centre[block].to(torch.float64)
-        total += part.square().sum(dim=1)
+    for _, block in rows_module.blocks(rows):
+        total += block.square_().sum(dim=1)
     return total.nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
 
 def products(rows: Tensor, vector: Tensor) -> Tensor:
     """(n,): the inner product of each row with a vector; NaN or infinite where a row is."""
     total = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    for block in columns(rows):
-        total += rows[:, block].to(torch.float64) @ vector[block].to(torch.float64)
+    for columns, block in rows_module.blocks(rows):
+        total += block @ vector[columns].to(torch.float64)
     return total
 
 
@@ -44,9 +32,8 @@ def scaled(rows: Tensor, factors: Tensor) -> Tensor:
     """Each row times its factor; zeros where the factor is zero, whatever the row holds."""
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     unused = (factors == 0).unsqueeze(1)
-    for block in columns(rows):
-        part = rows[:, block].to(torch.float64) * factors.unsqueeze(1)
-        out[:, block] = part.masked_fill_(unused, 0.0).to(rows.dtype)
+    for columns, block in rows_module.blocks(rows):
+        out[:, columns] = block.mul_(factors.unsqueeze(1)).masked_fill_(unused, 0.0).to(rows.dtype)
     return out
 
 
@@ -58,7 +45,7 @@ def combined(rows: Tensor, weights: Tensor, divisors: Tensor | None = None) -> T
     """
     out = rows.new_empty(weights.shape[0], rows.shape[1])
     unused = (weights == 0).all(dim=0).unsqueeze(1)
-    for block in columns(rows):
-        part = weights @ rows[:, block].to(torch.float64).masked_fill(unused, 0.0)
-        out[:, block] = (part if divisors is None else part / divisors.unsqueeze(1)).to(rows.dtype)
+    for columns, block in rows_module.blocks(rows):
+        sums = weights @ block.masked_fill_(unused, 0.0)
+        out[:, columns] = (sums if divisors is None else sums / divisors.unsqueeze(1)).to(rows.dtype)
     return out

@@ -185,7 +185,7 @@ def test_a_stage_works_in_blocks_of_columns(name: str, monkeypatch: pytest.Monke
     rows = normal(9, 40, seed=4)
     rows[3, 39] = nan
     whole = PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows
-    monkeypatch.setattr("gyroscope.blocks._ON_CPU", 7)
+    monkeypatch.setattr("gyroscope.rows._BLOCK", 7)
     torch.testing.assert_close(PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows, whole, equal_nan=True)
 
 

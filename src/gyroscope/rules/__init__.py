@@ -11,29 +11,58 @@ from typing import Any
 
 from gyroscope import specs
 from gyroscope.errors import ConfigError
+from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
 from gyroscope.rules.bulyan import Bulyan
 from gyroscope.rules.centered_clipping import CenteredClipping
+from gyroscope.rules.cge import CGE
 from gyroscope.rules.composition import Chain, Composed, Preaggregation, Prepared
 from gyroscope.rules.fltrust import FLTrust
+from gyroscope.rules.geometric_median import GeometricMedian
 from gyroscope.rules.krum import Krum
+from gyroscope.rules.mda import MDA
+from gyroscope.rules.meamed import MeaMed
 from gyroscope.rules.median import Median
 from gyroscope.rules.mixture import MIXTURES, Mixture
+from gyroscope.rules.monna import MoNNA
+from gyroscope.rules.phocas import Phocas
 from gyroscope.rules.pre import PREAGGREGATIONS, Arc, Bucketing, Clip, Nnm
 from gyroscope.rules.safeguard import SafeGuard
+from gyroscope.rules.trimmed_mean import TrimmedMean
 from gyroscope.rules.zeno import Zeno
 
-_STATELESS = (Average, Krum, Median, Bulyan)
-_WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (*_STATELESS, *_WITH_CONTEXT)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        Average,
+        Krum,
+        Median,
+        Bulyan,
+        TrimmedMean,
+        Phocas,
+        MeaMed,
+        GeometricMedian,
+        MDA,
+        MoNNA,
+        CGE,
+        Aksel,
+        CenteredClipping,
+        SafeGuard,
+        Zeno,
+        FLTrust,
+    )
+}
 
 __all__ = [
+    "CGE",
+    "MDA",
     "MIXTURES",
     "NO_TRUSTED",
     "PREAGGREGATIONS",
     "RULES",
     "Aggregate",
+    "Aksel",
     "Arc",
     "Average",
     "Bucketing",
@@ -45,15 +74,20 @@ __all__ = [
     "Context",
     "ContextualRule",
     "FLTrust",
+    "GeometricMedian",
     "Krum",
+    "MeaMed",
     "Median",
     "Memory",
     "Mixture",
+    "MoNNA",
     "Nnm",
+    "Phocas",
     "Preaggregation",
     "Prepared",
     "Rule",
     "SafeGuard",
+    "TrimmedMean",
     "Zeno",
     "make",
     "parse",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import blocks
+from gyroscope import rows as rows_module
 from gyroscope.errors import ConfigError
 from gyroscope.rules import coordinatewise
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property
@@ -80,7 +81,7 @@ class CenteredClipping(ContextualRule):
 
     def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        distances = blocks.squares(rows, centre).sqrt_()
+        distances = rows_module.squared_distances_to(rows, centre).sqrt_()
         radius = distances.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
         # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 where there is no x_i.
         clipped = torch.where(distances > radius, radius / distances, torch.ones_like(distances))

@@ -43,8 +43,8 @@ class FLTrust(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         trusted = trusted_gradient(self, rows, context)
-        length = blocks.squares(trusted.unsqueeze(0)).sqrt_()
-        lengths = blocks.squares(rows).sqrt_()
+        length = blocks.squared_lengths(trusted.unsqueeze(0)).sqrt_()
+        lengths = blocks.squared_lengths(rows).sqrt_()
         usable = lengths.isfinite() & (lengths > 0) & (length > 0)
         cosines = blocks.products(rows, trusted) / (lengths * length)
         scores = cosines.clamp_min(0.0).masked_fill(~usable, 0.0)

@@ -67,7 +67,7 @@ class SafeGuard(ContextualRule):
         good = (
             context.memory["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         )
-        present = blocks.squares(rows).isfinite()
+        present = blocks.squared_lengths(rows).isfinite()
         sums = {}
         near = present
         for window, rounds in (("short", self.short), ("long", self.long)):

@@ -53,7 +53,7 @@ class Zeno(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n = rows.shape[0]
         trusted = trusted_gradient(self, rows, context)
-        scores = blocks.products(rows, trusted) - self.rho * blocks.squares(rows)
+        scores = blocks.products(rows, trusted) - self.rho * blocks.squared_lengths(rows)
         chosen = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argsort(descending=True, stable=True)[: n - f]
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / (n - f))
         return Aggregate(rows_module.mean_of(rows, chosen), weight), {}

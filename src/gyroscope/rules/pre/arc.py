@@ -39,7 +39,7 @@ class Arc(Preaggregation):
 
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
         n = rows.shape[0]
-        lengths = blocks.squares(rows).sqrt_()
+        lengths = blocks.squared_lengths(rows).sqrt_()
         k = 2 * f * (n - f) // n
         next_longest = lengths.sort(descending=True).values[k]
         return Prepared(shortened(rows, lengths, next_longest.expand(n)), own_shares(rows))

@@ -50,7 +50,7 @@ class Clip(Preaggregation):
             raise ConfigError(f"Clip's norm must be a positive, finite number, got {self.norm!r}")
 
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
-        lengths = blocks.squares(rows).sqrt_()
+        lengths = blocks.squared_lengths(rows).sqrt_()
         limit = torch.full_like(lengths, float(self.norm))
         return Prepared(shortened(rows, lengths, limit), own_shares(rows))
 
