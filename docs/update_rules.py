@@ -7,7 +7,7 @@ from typing import get_args
 
 import markers
 
-from gyroscope.rules import RULES, Rule
+from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
 from gyroscope.rules.base import Property
 
 PAGE = Path(__file__).resolve().parent / "rules.md"
@@ -17,13 +17,32 @@ N, F = 25, 5
 
 def parts() -> dict[str, str]:
     """The tables of the page, by the name of their marker."""
-    return {"rules": rules(), "properties": properties(), "lacks": lacks()}
+    return {
+        "rules": rules(),
+        "properties": properties(),
+        "lacks": lacks(),
+        "preaggregations": preaggregations(),
+        "mixtures": mixtures(),
+    }
 
 
 def rules() -> str:
     lines = ["| rule | what | needs | from |", "|---|---|---|---|"]
     lines += [f"| `{name}` | {rule.summary} | {rule.needs} | {rule.paper} |" for name, rule in RULES.items()]
     return "\n".join(lines)
+
+
+def preaggregations() -> str:
+    lines = ["| pre-aggregation | what | needs | a rule loses | from |", "|---|---|---|---|---|"]
+    for name, stage in PREAGGREGATIONS.items():
+        lost = "; ".join(f"{one} ({why})" for one, why in stage.lacks.items()) or "-"
+        lines.append(f"| `{name}` | {stage.summary} | {stage.needs} | {lost} | {stage.paper} |")
+    return "\n".join(lines)
+
+
+def mixtures() -> str:
+    lines = ["| mixture | what |", "|---|---|"]
+    return "\n".join(lines + [f"| `{order}:RULE/RULE/...` | {summary} |" for order, summary in MIXTURES.items()])
 
 
 def properties() -> str:
