@@ -268,10 +268,9 @@ def test_far_rows_leave_a_composed_rule_near_the_honest(spec: str, data: st.Data
         assert (vector <= problem.honest.double().amax(dim=0) + problem.rounding).all()
 
 
-@pytest.mark.parametrize("spec", ["nnm+krum", "arc+krum", "nnm+bulyan"])
+@pytest.mark.parametrize("spec", ["nnm+trimmed-mean", "arc+krum", "arc+nnm+median"])
 @given(seed=seeds)
 def test_symmetries_that_no_stage_takes_away_stay(spec: str, seed: int) -> None:
-    """Mixed rows are often equal, so that row numbers decide between them: but never between different ones."""
     rule = parse(spec)
     rows = normal(rule.min_workers(2) + seed % 3, 4, seed)
     vector = rule(rows, 2).vector

@@ -23,7 +23,8 @@ class Nnm(Preaggregation):
 
     A row that holds a NaN or an infinity is infinitely far from all others: it is in nobody's mean, and itself stays
     what it is, for the rule to leave out. (So a row with fewer than n-f rows at a finite distance, which takes more
-    than f bad ones, is the mean of those that there are.) Ties go to the lowest row number.
+    than f bad ones, is the mean of those that there are.) Ties go to the lowest row number. Rows with the same nearest
+    rows become equal, so rules that choose rows have ties more often behind it, between groups of equal ones, too.
 
     Cost: n(n-1)/2 distances and a product of an (n, n) matrix with the rows, O(n^2 d) both. Linear: the rule's weights
     are carried back to the workers. Reads distances.
