@@ -5,25 +5,57 @@ from __future__ import annotations
 from typing import Any
 
 from gyroscope import specs
+from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
 from gyroscope.rules.bulyan import Bulyan
+from gyroscope.rules.cge import CGE
+from gyroscope.rules.geometric_median import GeometricMedian
 from gyroscope.rules.krum import Krum
+from gyroscope.rules.mda import MDA
+from gyroscope.rules.meamed import MeaMed
 from gyroscope.rules.median import Median
+from gyroscope.rules.monna import MoNNA
+from gyroscope.rules.phocas import Phocas
+from gyroscope.rules.trimmed_mean import TrimmedMean
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        Average,
+        Krum,
+        Median,
+        Bulyan,
+        TrimmedMean,
+        Phocas,
+        MeaMed,
+        GeometricMedian,
+        MDA,
+        MoNNA,
+        CGE,
+        Aksel,
+    )
+}
 
 __all__ = [
+    "CGE",
+    "MDA",
     "RULES",
     "Aggregate",
+    "Aksel",
     "Average",
     "Bulyan",
     "Context",
     "ContextualRule",
+    "GeometricMedian",
     "Krum",
+    "MeaMed",
     "Median",
     "Memory",
+    "MoNNA",
+    "Phocas",
     "Rule",
+    "TrimmedMean",
     "make",
     "parse",
 ]

@@ -27,7 +27,8 @@ class Aggregate(NamedTuple):
 
 Reads = Literal["rows", "columns", "distances"]
 Uses = Literal["memory", "randomness", "trusted"]
-Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties"]
+Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties", "asynchronous"]
+Promise = Literal["range", "distance", "norm", "finite", "none"]
 Memory = Mapping[str, Tensor]
 """What a rule remembers from round to round: named tensors, so that any checkpoint can hold it."""
 
@@ -70,7 +71,17 @@ class Rule(ABC):
     """The requirement as a formula, such as `n >= 2f + 3`."""
     paper: ClassVar[str] = "-"
     resilient: ClassVar[bool] = True
-    """Whether the rule promises a finite result near the honest rows when at most f rows hold anything at all."""
+    """Whether the result is finite when at most f rows hold anything at all; how near to the others, `promise` says."""
+    promise: ClassVar[Promise] = "finite"
+    """Where the result is when at most f rows hold anything at all, with r = `reach(n, f)`:
+
+    - "range": in every coordinate within the range of the other (honest) rows, widened on both sides by r times its
+      width;
+    - "distance": at most r times as far from the mean of the honest rows as the farthest of them;
+    - "norm": at most r times as long as the longest honest row. That is little: it may point anywhere;
+    - "finite": it is finite, and no more is proven;
+    - "none": not even that. Then `resilient` is False.
+    """
     weaker: ClassVar[type[Rule] | None] = None
     """A rule that tolerates more Byzantine workers, named in the error about an infeasible f."""
     reads: ClassVar[Reads] = "rows"
@@ -90,7 +101,8 @@ class Rule(ABC):
     - "translation": moving all rows by a vector moves the result by it;
     - "scale": multiplying all rows by a positive number multiplies the result by it;
     - "mean at f = 0": nobody to be tolerated, nobody left out;
-    - "ties": all rows equal, the result equals them.
+    - "ties": all rows equal, the result equals them;
+    - "asynchronous": nothing of the result is looked at on the way, so a GPU never has to wait for the host.
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
     """What of the `Context` the result depends on."""
@@ -152,6 +164,14 @@ class Rule(ABC):
     @abstractmethod
     def min_workers(self, f: int) -> int:
         """The fewest workers among which f Byzantine ones can be tolerated."""
+
+    def reach(self, n: int, f: int) -> float:
+        """The factor in what the rule promises; why, the rule's own docstring says."""
+        return 0.0
+
+    def trusts(self, n: int) -> tuple[int, ...]:
+        """The workers that are taken to be honest: the promise holds only while they are."""
+        return ()
 
     def ratio_bound(self, n: int, f: int) -> float | None:
         """The variance-norm ratio below which the theory promises resilience, where it gives one."""
