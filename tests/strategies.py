@@ -6,9 +6,11 @@ import dataclasses
 import math
 
 import torch
+from context_oracles import CONTEXT_ORACLES
 from hypothesis import assume
 from hypothesis import strategies as st
 from oracles import RULE_ORACLES, RULE_PRECISION
+from pre_oracles import composed, mixture
 from torch import Tensor
 
 from gyroscope.attacks import ATTACKS
@@ -31,13 +33,30 @@ _RULE_VARIANTS = {
     "aksel": ["aksel:keep=n-f"],
     "geometric-median": ["geometric-median:tolerance=1e-9"],
 }
+_RULE_VARIANTS |= {
+    "centered-clipping": ["centered-clipping:tau=2.0,iterations=3", "centered-clipping:start=zero"],
+    "safeguard": ["safeguard:short=1,factor=2.0"],
+    "zeno": ["zeno:rho=0.5"],
+}
 _ATTACK_VARIANTS = {
     "little": ["little:factor=0.3", "little:factor=-2", "little:factor=auto"],
     "empire": ["empire:factor=0.5", "empire:factor=auto"],
     "sign-flip": ["sign-flip:scale=3"],
     "gaussian": ["gaussian:std=100"],
 }
-RULE_SPECS = [spec for name in RULES for spec in [name, *_RULE_VARIANTS.get(name, [])]]
+# Rules made of others: one for each way in which a stage, or a mixture, may go wrong.
+_COMPOSED = [
+    "nnm+median",
+    "bucketing:s=3+median",
+    "bucketing+krum",
+    "nnm+bucketing+median",
+    "clip:norm=1e+30+median",
+    "random:krum/median",
+    "round-robin:krum:m=1/nnm+median",
+]
+RULE_SPECS = [*(spec for name in RULES for spec in [name, *_RULE_VARIANTS.get(name, [])]), *_COMPOSED]
+RULE_ORACLES.update(CONTEXT_ORACLES)
+RULE_ORACLES.update({parse_rule(spec).name: mixture if "/" in spec else composed for spec in _COMPOSED})
 RESILIENT_SPECS = [spec for spec in RULE_SPECS if parse_rule(spec).resilient]
 ATTACK_SPECS = [spec for name in ATTACKS for spec in [name, *_ATTACK_VARIANTS.get(name, [])]]
 

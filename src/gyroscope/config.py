@@ -48,12 +48,16 @@ class Config:
     batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
     seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
 
-    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, bulyan", metavar="RULE")
+    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
     attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
     workers: int | None = _option(None, _WHO, "n, all workers, the Byzantine ones included", metavar="N")
     byzantine: int = _option(0, _WHO, "how many of them really are Byzantine", metavar="F")
     declared_byzantine: int | None = _option(
         None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+    )
+
+    trusted: int = _option(
+        0, _WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
     )
 
     momentum: str = _option(
@@ -107,7 +111,7 @@ class Config:
                 object.__setattr__(self, name, float(getattr(self, name)))
         _check_types(self)
         for name, least in (
-            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0),
+            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0), ("trusted", 0),
             ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1),
         ):  # fmt: skip
             value = getattr(self, name)
@@ -175,7 +179,10 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
-        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.workers, self.declared_byzantine)
+        if "trusted" in rule.uses and self.trusted == 0:
+            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
         momentum.make(self.momentum, self.mu, self.nesterov)
 
     @classmethod

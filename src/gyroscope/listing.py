@@ -12,16 +12,22 @@ Listing = tuple[list[str], list[list[str]]]
 
 
 def listing(what: str) -> Listing:
-    """Header and lines for `rules`, `attacks`, `tasks` or `placements`."""
+    """Header and lines for one of the kinds of things that can be named."""
     if what == "rules":
         return _header("needs"), [_line(rule, rule.needs) for rule in rules.RULES.values()]
+    if what == "preaggregations":
+        return _header("needs"), [_line(stage, stage.needs) for stage in rules.PREAGGREGATIONS.values()]
+    if what == "mixtures":
+        return ["name", "what", "written"], [
+            [order, summary, f"{order}:RULE/RULE/..."] for order, summary in rules.MIXTURES.items()
+        ]
     if what == "attacks":
         return _header(), [_line(attack) for attack in attacks.ATTACKS.values()]
     if what == "placements":
         return _header(), [_line(placement) for placement in momentum.PLACEMENTS.values()]
     if what == "tasks":
         return _header("defaults"), [_line(task, _settings(task.defaults)) for task in tasks.TASKS.values()]
-    raise UnknownNameError("listing", what, ["rules", "attacks", "tasks", "placements"])
+    raise UnknownNameError("listing", what, ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements"])
 
 
 def _header(*extra: str) -> list[str]:

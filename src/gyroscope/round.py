@@ -19,6 +19,7 @@ from gyroscope.momentum import Placement
 from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import Workers
 
 
@@ -38,6 +39,8 @@ class Players:
     course: Course
     """What of momentum factor and learning rate adapts to the trajectory."""
     seed: int
+    trusted: TrustedSamples | None = None
+    """What the server holds itself, for a rule that compares with it."""
 
     @property
     def n(self) -> int:
@@ -99,7 +102,11 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     of_sampled = of_sent
     if sent is not sampled:
         of_sampled = Described(sampled if present is None else sampled[present])
-    context = Context(step, players.seed, table.memory)
+    trusted = None
+    if players.trusted:
+        trusted = players.trusted.gradient(step)
+        clock.lap("gradients")
+    context = Context(step, players.seed, table.memory, trusted)
     attack = _attack_rows(players, of_sent, parameters, context, table.notes)
     table.byzantine.copy_(attack)
     clock.lap("attack")

@@ -24,6 +24,7 @@ from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import HonestWorkers, Workers
 
 if TYPE_CHECKING:
@@ -183,6 +184,10 @@ class Run:
                 f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
                 "their own use workers, server, server-kept, adaptive or none"
             )
+        rule = rules.parse(config.rule)
+        trusted = None
+        if "trusted" in rule.uses:
+            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -190,7 +195,6 @@ class Run:
                     "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, "
                     "or adapt the learning rate only"
                 )
-        rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
@@ -202,6 +206,7 @@ class Run:
             schedule=Schedule.parse(config.lr),
             course=Course(config.adapt, config.mu),
             seed=config.seed,
+            trusted=trusted,
         )
         self.step = 0
         self.reason = ""
@@ -340,6 +345,7 @@ class Run:
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
             "course": dict(self.table.course),
+            "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -365,6 +371,8 @@ class Run:
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
         self.table.course = _to(state.get("course", {}), device)
+        if self.players.trusted:
+            self.players.trusted.state = _to(state["trusted"], device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

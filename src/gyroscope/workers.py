@@ -104,7 +104,7 @@ class HonestWorkers:
             inputs, targets = self.batches(step, workers)
             clock.lap("data")
             losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), own))
-            self._regularise_and_clip(own)
+            self.regularise_and_clip(own)
             clock.lap("gradients")
         return torch.cat(losses), rows
 
@@ -135,7 +135,7 @@ class HonestWorkers:
         ]
         return prepared, targets
 
-    def _regularise_and_clip(self, rows: Tensor) -> None:
+    def regularise_and_clip(self, rows: Tensor) -> None:
         """Add the gradient of the L2 term, which is the same for all workers; then no row is longer than the bound."""
         if self.l2 == 0 and self.clip == math.inf:
             return

@@ -245,7 +245,7 @@ def test_both_medians_are_exact(seed: int, n: int, d: int) -> None:
 def test_float64_is_not_computed_in_float32(spec: str) -> None:
     rule = parse(spec)
     rows = 1 + 1e-12 * normal(rule.min_workers(2), 5, seed=2)
-    vector = rule(rows, 2).vector
+    vector = Problem(rows, 2).apply(rule).vector
     assert vector.dtype == torch.float64 and ((vector - 1).abs() > 1e-15).any() and (vector - 1).abs().max() < 1e-11
 
 

@@ -45,7 +45,7 @@ def test_a_rule_is_a_frozen_value(name: str) -> None:
 
 @by_spec
 def test_the_representation_builds_the_rule_again(spec: str) -> None:
-    assert eval(repr(parse(spec)), {kind.__name__: kind for kind in RULES.values()}) == parse(spec)
+    assert eval(repr(parse(spec)), vars(rules)) == parse(spec)
 
 
 @by_spec

@@ -14,6 +14,12 @@ from gyroscope import randomness, specs
 from gyroscope import rows as rows_module
 from gyroscope.errors import ConfigError, InfeasibleError
 
+NO_TRUSTED = (
+    "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
+    "how many it holds (trusted = 100, or --trusted 100; in Python rule(rows, f, Context(trusted=...))), or choose "
+    "another rule"
+)
+
 
 class Aggregate(NamedTuple):
     """What a rule returns."""
@@ -44,10 +50,26 @@ class Context:
     """What this rule remembered at its last round; empty at the first."""
     trusted: Tensor | None = None
     """(d,): a gradient at samples that the server itself holds, where there are some."""
+    scope: str = ""
+    """Which part of a rule it is for, where a rule is made of several: see `within`."""
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
-        return randomness.generator(self.seed, f"rule/{purpose}", self.step, device=device)
+        return randomness.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
+
+    def within(self, part: str) -> Context:
+        """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
+
+        `labelled` gives what the part remembers its place in the memory of the whole.
+        """
+        prefix = f"{part}/"
+        own = {key.removeprefix(prefix): value for key, value in self.memory.items() if key.startswith(prefix)}
+        return dataclasses.replace(self, memory=own, scope=self.scope + prefix)
+
+
+def labelled(memory: Memory, part: str) -> dict[str, Tensor]:
+    """A part's memory, as the rule that it is a part of keeps it: `Context.within` finds it there."""
+    return {f"{part}/{key}": value for key, value in memory.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +128,8 @@ class Rule(ABC):
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
     """What of the `Context` the result depends on."""
+    knows_workers: ClassVar[bool] = False
+    """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -179,10 +203,7 @@ class Rule(ABC):
 
     def check_feasible(self, n: int, f: int) -> None:
         """Raise before anything is computed if this (n, f) is outside what the rule can do. Nothing is clamped."""
-        if isinstance(f, bool) or not isinstance(f, int):
-            raise ConfigError(f"f must be a whole number of workers, got {f!r}")
-        if f < 0:
-            raise InfeasibleError(f"f cannot be negative, got f = {f}")
+        check_f(f)
         needed = self.min_workers(f)
         if n >= needed:
             return
@@ -217,6 +238,34 @@ class ContextualRule(Rule):
 
     @abstractmethod
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
+
+
+def trusted_gradient(rule: Rule, rows: Tensor, context: Context) -> Tensor:
+    """The context's trusted gradient, or an error that says what the rule lacks."""
+    if context.trusted is None:
+        raise ConfigError(NO_TRUSTED.format(rule=rule))
+    if context.trusted.shape != rows.shape[1:]:
+        raise ConfigError(
+            f"the trusted gradient must have the rows' d = {rows.shape[1]} values, got {tuple(context.trusted.shape)}"
+        )
+    return context.trusted.detach()
+
+
+def refuse_trusted(rule: Rule, where: str) -> None:
+    """An error where a rule needs a trusted gradient, and there cannot be one."""
+    if "trusted" in rule.uses:
+        raise ConfigError(
+            f"the rule {rule} needs a gradient at samples that the server itself holds, and {where} has no such thing: "
+            "choose another rule (gyroscope train and gyroscope serve have it: --trusted 100)"
+        )
+
+
+def check_f(f: int) -> None:
+    """f is a whole number of workers, or an error."""
+    if isinstance(f, bool) or not isinstance(f, int):
+        raise ConfigError(f"f must be a whole number of workers, got {f!r}")
+    if f < 0:
+        raise InfeasibleError(f"f cannot be negative, got f = {f}")
 
 
 def _describe(thing: object) -> str:
