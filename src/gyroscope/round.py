@@ -14,6 +14,7 @@ from gyroscope import randomness
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.momentum import Placement
+from gyroscope.own_rows import OwnRows
 from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
@@ -34,6 +35,8 @@ class Players:
     """How many the rule is told to tolerate."""
     schedule: Schedule
     seed: int
+    own: OwnRows | None = None
+    """What the Byzantine workers would send if they were honest, for attacks that ask."""
 
     @property
     def n(self) -> int:
@@ -129,5 +132,6 @@ def _attack_rows(
         context=context,
         memory=notes,
         honest=honest,
+        own=players.own.at(context.step, notes) if players.own else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

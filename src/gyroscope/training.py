@@ -19,6 +19,7 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
+from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
@@ -182,6 +183,7 @@ class Run:
                 f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
                 "their own use workers, server, server-kept, adaptive or none"
             )
+        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
         rule = rules.parse(config.rule)
@@ -195,6 +197,7 @@ class Run:
             declared_f=config.declared_byzantine,
             schedule=Schedule.parse(config.lr),
             seed=config.seed,
+            own=own,
         )
         self.step = 0
         self.reason = ""
