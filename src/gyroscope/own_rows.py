@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gyroscope.errors import ConfigError
-from gyroscope.momentum import Placement
+from gyroscope.momentum import Placement, State
 from gyroscope.workers import HonestWorkers
 
 _NOTES = {False: "own/", True: "own, flipped/"}
@@ -21,33 +21,34 @@ class OwnRows:
     model's buffers nor anybody's randomness.
 
     Their momentum is among the adversary's notes, so that a checkpoint has it: one for right labels, one for flipped
-    ones.
+    ones. What of a placement's state has no row for each worker is everybody's, and taken from the round.
     """
 
     def __init__(self, honest: HonestWorkers, byzantine: int, placement: Placement) -> None:
         self.honest, self.byzantine, self.placement = honest, byzantine, placement
         self._workers: dict[bool, HonestWorkers] = {}
 
-    def at(self, step: int, notes: MutableMapping[str, Tensor]) -> Callable[[bool], Tensor]:
+    def at(self, step: int, notes: MutableMapping[str, Tensor], state: State) -> Callable[[bool], Tensor]:
         """A function from flipped to this round's rows; asking twice computes and accumulates once."""
         known: dict[bool, Tensor] = {}
 
         def rows(flipped: bool = False) -> Tensor:
             if flipped not in known:
-                known[flipped] = self._rows(step, notes, flipped)
+                known[flipped] = self._rows(step, notes, state, flipped)
             return known[flipped].clone()
 
         return rows
 
-    def _rows(self, step: int, notes: MutableMapping[str, Tensor], flipped: bool) -> Tensor:
+    def _rows(self, step: int, notes: MutableMapping[str, Tensor], common: State, flipped: bool) -> Tensor:
         with _as_it_was(self.honest.model):
             _, sampled = self._of(flipped).sample(step)
         if not self.placement.accumulates_rows:
             return sampled
-        prefix = _NOTES[flipped]
-        state = {name[len(prefix) :]: note for name, note in notes.items() if name.startswith(prefix)}
-        sent, state = self.placement.before(sampled, state or self.placement.init(sampled))
-        notes.update({prefix + name: note for name, note in state.items()})
+        prefix, first = _NOTES[flipped], self.placement.init(sampled)
+        ours = [name for name, value in first.items() if value.dim() == sampled.dim()]
+        kept = {name: notes.get(prefix + name, first[name]) for name in ours}
+        sent, state = self.placement.before(sampled, {**common, **kept})
+        notes.update({prefix + name: state[name] for name in ours})
         return sent
 
     def _of(self, flipped: bool) -> HonestWorkers:

@@ -95,7 +95,7 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     if sent is not sampled:
         of_sampled = Described(sampled if present is None else sampled[present])
     context = Context(step, players.seed, table.memory)
-    attack = _attack_rows(players, of_sent, parameters, context, table.notes)
+    attack = _attack_rows(players, table, of_sent, context)
     table.byzantine.copy_(attack)
     clock.lap("attack")
     shown, table.state = players.placement.received(
@@ -117,21 +117,23 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
-def _attack_rows(
-    players: Players, honest: Described, parameters: Tensor, context: Context, notes: dict[str, Tensor]
-) -> Tensor:
+def _attack_rows(players: Players, table: Table, honest: Described, context: Context) -> Tensor:
     if players.attack is None:
         return honest.rows[:0]
+    placement, state, h = players.placement, table.state, players.workers.count
+    # Where workers are missing, nobody knows what the server keeps of the others: it is left out then.
+    foreseen = placement.sees_all_rows and players.workers.present is None
     view = View(
         rule=players.rule,
         declared_f=players.declared_f,
         generator=randomness.generator(players.seed, "attack", context.step),
         step=context.step,
-        parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
-        placement=players.placement.name,
+        parameters=players.workers.parameters.clone(),  # the adversary sees the parameters but cannot write them
+        placement=placement.name,
         context=context,
-        memory=notes,
+        memory=table.notes,
         honest=honest,
-        own=players.own.at(context.step, notes) if players.own else None,
+        own=players.own.at(context.step, table.notes, state) if players.own else None,
+        received=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

@@ -46,7 +46,7 @@ def gradient(of: HonestWorkers, worker: int, step: int, flipped: bool) -> Tensor
 
 
 @pytest.mark.parametrize("flipped", [False, True])
-@pytest.mark.parametrize("place", ["workers", "server", "none"])
+@pytest.mark.parametrize("place", momentum.PLACEMENTS)
 @pytest.mark.parametrize("batches", ["independent", "pass"])
 def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_momentum(
     flipped: bool, place: str, batches: str
@@ -59,7 +59,11 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
     for step in range(3):
         sampled = torch.stack([gradient(beside, H + number, step, flipped) for number in range(BYZANTINE)])
         memory = 0.9 * memory + sampled if place == "workers" else sampled
-        got = own.at(step, notes)(flipped)
+        state: dict[str, Tensor] = {}
+        if place == "feedback":  # everyone adds the last aggregate
+            state = {"aggregate": torch.full_like(sampled[0], 2.0 + step)}
+            memory = sampled + 0.9 * state["aggregate"]
+        got = own.at(step, notes, state)(flipped)
         assert torch.allclose(got, memory, atol=1e-6)
         honest.parameters.sub_(0.1 * sampled[0])
     assert bool(notes) == (place == "workers")
@@ -68,13 +72,13 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
 def test_asking_twice_accumulates_once_and_what_is_given_may_be_changed() -> None:
     own = OwnRows(workers(), BYZANTINE, momentum.AtWorkers(0.9))
     notes: dict[str, Tensor] = {}
-    ask = own.at(0, notes)
+    ask = own.at(0, notes, {})
     first = ask(False)
     kept = first.clone()
     first.zero_()
     assert torch.equal(ask(False), kept) and not torch.equal(ask(True), kept)
-    sampled = OwnRows(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {})(False)
-    assert torch.allclose(own.at(1, notes)(False), 0.9 * kept + sampled, atol=1e-6)
+    sampled = OwnRows(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {}, {})(False)
+    assert torch.allclose(own.at(1, notes, {})(False), 0.9 * kept + sampled, atol=1e-6)
 
 
 def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
@@ -82,7 +86,7 @@ def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
     honest = workers(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    OwnRows(honest, BYZANTINE, momentum.AtWorkers(0.9)).at(0, {})(True)
+    OwnRows(honest, BYZANTINE, momentum.AtWorkers(0.9)).at(0, {}, {})(True)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

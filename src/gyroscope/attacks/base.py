@@ -62,13 +62,19 @@ class View:
     """The honest rows once more, with their moments: whoever measures the round needs them, too."""
     own: Callable[[bool], Tensor] | None = None
     """How `own_rows` are computed, where the Byzantine workers have data."""
+    received: Callable[[Tensor], Tensor] | None = None
+    """What the server does to all n rows before the rule sees them, where it does: accumulate them, for example."""
     server: int = 0
     """To which server these rows go: a worker may tell each another story."""
     servers: int = 1
 
     def outcome(self, rows: Tensor) -> Tensor:
         """What the server will make of these n rows: the whole configured rule, as it will be applied."""
-        return self.rule(rows, self.declared_f, self.context).vector
+        return self.rule(self.shown(rows), self.declared_f, self.context).vector
+
+    def shown(self, rows: Tensor) -> Tensor:
+        """What the rule will be shown of these n rows."""
+        return rows if self.received is None else self.received(rows)
 
     def own_rows(self, flipped: bool = False) -> Tensor:
         """(f, d): what the Byzantine workers would send if they followed the protocol, each at data of its own.

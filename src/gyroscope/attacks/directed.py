@@ -75,12 +75,16 @@ class Directed(Attack):
 
 
 def damage_to(honest: Tensor, mean: Tensor, f: int, view: View) -> Damage:
-    """How far the configured rule's output is from the honest mean, as a function of what all f workers send."""
+    """How far the configured rule's output is from the honest mean, as a function of what all f workers send.
+
+    Where the server accumulates rows before the rule, the honest mean is that of what the rule is shown.
+    """
     rows = torch.cat([honest, repeat(mean, f)])
+    right = mean if view.received is None else view.shown(rows)[: len(honest)].mean(dim=0)
 
     def damage(vector: Tensor) -> float:
         rows[honest.shape[0] :] = vector
-        distance = float(torch.linalg.vector_norm(view.outcome(rows) - mean, dtype=torch.float64))
+        distance = float(torch.linalg.vector_norm(view.outcome(rows) - right, dtype=torch.float64))
         return math.inf if math.isnan(distance) else distance
 
     return damage

@@ -50,8 +50,9 @@ class EmpireStrict(Attack):
 def opposition(honest: Tensor, mean: Tensor, f: int, view: View) -> Damage:
     """-<aggregate, mean>/|mean|, as a function of what all f workers send."""
     rows = torch.cat([honest, repeat(mean, f)])
-    length = torch.linalg.vector_norm(mean, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
-    unit = mean.double() / length
+    right = mean if view.received is None else view.shown(rows)[: len(honest)].mean(dim=0)
+    length = torch.linalg.vector_norm(right, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
+    unit = right.double() / length
 
     def damage(vector: Tensor) -> float:
         rows[honest.shape[0] :] = vector
