@@ -23,7 +23,6 @@ class Equivocate(Attack):
 
     name = "equivocate"
     summary = "an inner attack's rows for every second server, their mirror images for the others"
-    paper = "El Mhamdi et al. 2022 (ByzSGD)"
 
     def __post_init__(self) -> None:
         nested.one(self, "attack")
