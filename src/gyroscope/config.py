@@ -170,7 +170,7 @@ class Config:
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
         if self.attack != NO_ATTACK:
-            attacks.parse(self.attack)
+            attack = attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(
                     f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
@@ -179,6 +179,8 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
+        if self.attack != NO_ATTACK:
+            attack.check_feasible(self.workers, self.byzantine)
         rule = rules.parse(self.rule)
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:

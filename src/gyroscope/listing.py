@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gyroscope import attacks, momentum, rules, tasks
+from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.errors import UnknownNameError
 
 Listing = tuple[list[str], list[list[str]]]
@@ -40,7 +40,7 @@ def _line(kind: Any, *extra: str) -> list[str]:
 
 def _parameters(kind: Any) -> str:
     fields = [field for field in dataclasses.fields(kind) if field.init]
-    return ", ".join(f"{field.name}={str(field.default).lower()}" for field in fields) or "-"
+    return ", ".join(f"{field.name}={specs.value_text(field.default)}" for field in fields) or "-"
 
 
 def _settings(defaults: tasks.Defaults) -> str:

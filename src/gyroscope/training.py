@@ -20,6 +20,7 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
+from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
@@ -188,6 +189,7 @@ class Run:
         trusted = None
         if "trusted" in rule.uses:
             trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
+        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -207,6 +209,7 @@ class Run:
             course=Course(config.adapt, config.mu),
             seed=config.seed,
             trusted=trusted,
+            own=own,
         )
         self.step = 0
         self.reason = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -65,6 +66,8 @@ class HonestWorkers:
 
     accumulates = False
     present: Tensor | None = None
+    relabel: Callable[[Tensor], Tensor] | None = None
+    """From the labels of the data to those that are learned, where they differ."""
 
     def __init__(
         self,
@@ -89,10 +92,21 @@ class HonestWorkers:
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
         self.dealing, self.among = batches, among or count
         self.gradients = choose(model, loss)
+        self._group = self._group_size()
+
+    def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> HonestWorkers:
+        """As many workers more, with the numbers after these and batches of their own, at the same model and data."""
+        more = copy.copy(self)
+        more.first, more.count, more.relabel = self.first + self.count, count, relabel
+        more.among = self.among + count
+        more._group = more._group_size()
+        return more
+
+    def _group_size(self) -> int:
         # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
-        values = batch * max(1, data.inputs[0].numel())
-        groups = -(-count * values // _GROUP) if parameters.device.type == "cpu" else 1
-        self._group = -(-count // groups)
+        values = self.batch * max(1, self.data.inputs[0].numel())
+        groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
+        return -(-self.count // groups)
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
@@ -102,6 +116,8 @@ class HonestWorkers:
             own = rows[start : start + self._group]
             workers = range(self.first + start, self.first + start + len(own))
             inputs, targets = self.batches(step, workers)
+            if self.relabel is not None:
+                targets = self.relabel(targets)
             clock.lap("data")
             losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), own))
             self.regularise_and_clip(own)
