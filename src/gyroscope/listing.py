@@ -6,22 +6,25 @@ import dataclasses
 from typing import Any
 
 from gyroscope import attacks, momentum, rules, tasks
+from gyroscope.data import shards
 from gyroscope.errors import UnknownNameError
 
 Listing = tuple[list[str], list[list[str]]]
 
 
 def listing(what: str) -> Listing:
-    """Header and lines for `rules`, `attacks`, `tasks` or `placements`."""
+    """Header and lines for `rules`, `attacks`, `tasks`, `placements` or `shardings`."""
     if what == "rules":
         return _header("needs"), [_line(rule, rule.needs) for rule in rules.RULES.values()]
     if what == "attacks":
         return _header(), [_line(attack) for attack in attacks.ATTACKS.values()]
     if what == "placements":
         return _header(), [_line(placement) for placement in momentum.PLACEMENTS.values()]
+    if what == "shardings":
+        return _header(), [_line(sharding) for sharding in shards.SHARDINGS.values()]
     if what == "tasks":
         return _header("defaults"), [_line(task, _settings(task.defaults)) for task in tasks.TASKS.values()]
-    raise UnknownNameError("listing", what, ["rules", "attacks", "tasks", "placements"])
+    raise UnknownNameError("listing", what, ["rules", "attacks", "tasks", "placements", "shardings"])
 
 
 def _header(*extra: str) -> list[str]:

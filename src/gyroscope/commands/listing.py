@@ -6,13 +6,13 @@ import argparse
 import sys
 from typing import Any
 
-KINDS = ("rules", "attacks", "tasks", "placements")
+KINDS = ("rules", "attacks", "tasks", "placements", "shardings")
 
 
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "list",
-        help="what can be named: rules, attacks, tasks, placements",
+        help="what can be named: rules, attacks, tasks, placements, shardings",
         description="What there is, what it needs, which parameters it has, and where it comes from. Parameters are "
         "written name:key=value,key=value, for example krum:m=1.",
     )
