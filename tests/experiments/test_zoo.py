@@ -72,7 +72,7 @@ def test_rules_come_with_the_pre_aggregations_that_there_are(monkeypatch: pytest
     monkeypatch.setitem(zoo.RULE_SETTINGS, "krum", {"rule": "krum:m=1", "l2": 0.5})
     monkeypatch.setattr(zoo, "MORE", ())
     found = {defence.name: defence for defence in zoo.defences()}
-    assert list(found)[:3] == ["average", "nnm+average", "bucketing:s=2+average"]
+    assert list(found)[:3] == ["average", "nnm+average", "bucketing+average"]
     assert found["nnm+krum"] == zoo.Defence("nnm+krum", "nnm+krum:m=1", {"l2": 0.5})
     assert len(found) == 3 * len(rules.RULES)
 
@@ -188,10 +188,31 @@ def test_a_defence_that_lacks_a_run_is_not_ranked() -> None:
 
 
 @pytest.mark.usefixtures("few")
+def test_more_seeds_decide_among_the_first_and_nobody_gets_in_by_having_fewer() -> None:
+    """Krum is best by seed 1, then median, then bulyan; all but bulyan are tried again, and krum was lucky."""
+    accuracies = {"krum": (0.9, 0.5), "median": (0.88, 0.8), "bulyan": (0.86, 0.1), "average": (0.2, 0.1)}
+
+    def accuracy(entry: zoo.Entry, seed: int) -> float:
+        return 0.1 if entry.placement == "server" or entry.f == 6 else accuracies[entry.defence][seed - 1]
+
+    runs = {key: dict(seeds) for key, seeds in made_up(accuracy, seeds=(1, 2)).items()}
+    assert [s.defence for s in Map(runs, resilience.best).ranking(3)][:3] == ["median", "krum", "bulyan"]
+    for entry in zoo.entries():
+        if entry.defence in ("bulyan", "average") or entry.placement == "server":
+            del runs[entry.key][2]
+    one = Map(runs, resilience.best)
+    final = one.ranking(3)
+    assert [(s.defence, len(s.seeds)) for s in final[:3]] == [("median", 2), ("krum", 2), ("bulyan", 1)]
+    assert final[1].worst.drop > final[2].worst.drop, "bulyan looks better than krum, but was tried once only"
+    assert one.noise(3).seeds == 2
+    assert [s.defence for s in one.best(3, 2)] == ["median", "krum"]
+
+
+@pytest.mark.usefixtures("few")
 def test_drops_are_paired_by_seed_and_averaged() -> None:
     one = Map(made_up(lambda entry, seed: 0.8 + 0.02 * seed, seeds=(1, 2, 9)), resilience.best)
     cell = one.standings[0].cells["little"]
-    assert cell.drops == pytest.approx((91 - 82, 92 - 84)), "there is no baseline for seed 9"
+    assert cell.drops == pytest.approx({1: 91 - 82, 2: 92 - 84}), "there is no baseline for seed 9"
     assert cell.drop == pytest.approx(8.5)
 
 
@@ -249,7 +270,7 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
 
     text = words.verdicts(words.Maps(write(tmp_path, made_up(krum_is_best, seeds=(1, 2)))))
     assert text.count("**`krum` with momentum at the server loses least") == 2
-    assert "2 seeds per cell" in text and "No other defence is that near" in text
+    assert "2 seeds per cell of the best" in text and "No other defence is that near" in text
 
 
 @pytest.mark.usefixtures("few")
@@ -318,10 +339,23 @@ def test_a_part_of_the_map_is_run_once(tmp_path: Path, capsys: pytest.CaptureFix
 def test_a_dry_run_lists_what_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "zoo", "--out", str(tmp_path / "out"), "--only", "krum-nan-*", "--dry-run"]) == 0
     said = capsys.readouterr().out
-    assert "infeasible  bulyan, f = 6: Bulyan needs" in said and "krum-nan-f_6-at_worker-seed_2" in said
+    assert "infeasible  bulyan, f = 6: Bulyan needs" in said and "krum-nan-f_6-at_worker-seed_1" in said
+
+
+@pytest.mark.usefixtures("few")
+def test_the_best_are_chosen_by_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "zoo", "--out", str(tmp_path), "--best", "1", "--seeds", "1-2", "--dry-run"]
+    assert main(command) == 2
+    assert "no defence has all its runs" in capsys.readouterr().err
+    write(tmp_path, made_up(median_is_best))
+    assert main(command) == 0
+    planned = [line for line in capsys.readouterr().out.splitlines() if line.startswith("run ")]
+    attacked = len(zoo.attack_specs()) + 1
+    assert len(planned) == 2 * attacked, "each cell of the best one for both f, with the seed that it lacks"
+    assert all("median-" in line and "at_worker-seed_2" in line for line in planned)
 
 
 def test_seeds_of_a_file_stand_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "grid.toml").write_text("[grid]\nseed = [1]\n")
     assert main(["sweep", str(tmp_path / "grid.toml"), "--seeds", "1-2"]) == 2
-    assert "--seeds is for recipes" in capsys.readouterr().err
+    assert "--seeds and --best are for recipes" in capsys.readouterr().err

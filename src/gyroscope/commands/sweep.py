@@ -11,6 +11,7 @@ from gyroscope.errors import ConfigError
 
 if TYPE_CHECKING:
     from gyroscope.experiments.grid import Setup
+    from gyroscope.experiments.zoo import Entry
 
 _EXAMPLES = """\
 a grid is a TOML file; keys are those of a run's configuration (gyroscope train --help), values may be lists:
@@ -35,6 +36,7 @@ the recipe zoo needs no file: every rule (bare, after nnm, after bucketing) agai
 and at the workers, f = 3 and f = 6 of 15 workers, on digits; then the map of what each combination loses:
   gyroscope sweep zoo --dry-run
   gyroscope sweep zoo
+  gyroscope sweep zoo --best 10 --seeds 1-3       # then more seeds for those that matter
 """
 _RECIPES = ("zoo",)
 
@@ -51,6 +53,9 @@ def add(commands: Any) -> None:
     command.add_argument("--seeds", metavar="LIST", help="of a recipe, as in 1-3 or 1,2,7 (default: the recipe's)")
     command.add_argument("--only", action="append", default=[], metavar="PATTERN",
                          help="only runs whose name matches; may be repeated")  # fmt: skip
+    command.add_argument("--best", type=int, metavar="K",
+                         help="of zoo: only the K best defences for each f, by the runs that are in --out; with --seeds "
+                         "a final among them")  # fmt: skip
     running.add_options(command, None)
     command.add_argument("--executor", choices=["local", "slurm", "submitit-local"], default="local",
                          help="local: processes here; slurm: one job per run on a cluster, through submitit; "
@@ -80,8 +85,10 @@ def _sweep(options: argparse.Namespace) -> int:
 def _grid(options: argparse.Namespace) -> list[Setup]:
     from gyroscope.experiments import grid
 
-    if options.seeds is not None:
-        raise ConfigError(f'--seeds is for recipes: write the seeds into {options.grid}, as in seed = "1-3"')
+    if options.seeds is not None or options.best is not None:
+        raise ConfigError(
+            f'--seeds and --best are for recipes: write the seeds into {options.grid}, as in seed = "1-3"'
+        )
     return grid.read(options.grid)
 
 
@@ -93,7 +100,22 @@ def _zoo(options: argparse.Namespace) -> list[Setup]:
         for entry in missing:
             print(f"infeasible  {entry.defence}, f = {entry.f}: {entry.reason}")
     print(f"{len(zoo.entries())} cells; {len(missing)} defences do not exist for one of the f (--dry-run lists them)")
-    return zoo.setups(grid.parse_seeds(options.seeds) if options.seeds else zoo.SEEDS)
+    seeds = grid.parse_seeds(options.seeds) if options.seeds else zoo.SEEDS
+    return zoo.setups(seeds, None if options.best is None else _best(options))
+
+
+def _best(options: argparse.Namespace) -> list[Entry]:
+    from gyroscope.experiments import resilience, zoo
+
+    if options.best < 1:
+        raise ConfigError(f"--best must be at least 1, got {options.best}")
+    known = resilience.Map(resilience.read(options.out), resilience.best)
+    best = [standing for f in zoo.BYZANTINE for standing in known.best(f, options.best)]
+    if not best:
+        raise ConfigError(
+            f"no defence has all its runs in {options.out}: run gyroscope sweep zoo first, without --best"
+        )
+    return [cell.entry for standing in best for cell in standing.cells.values()]
 
 
 def _write_map(out: Path) -> None:

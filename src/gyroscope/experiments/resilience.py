@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -44,14 +45,20 @@ def final(accuracy: Accuracy) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """The drops of one cell in points of accuracy, one per seed: the unattacked average's accuracy minus its own."""
+    """One cell of the map."""
 
     entry: zoo.Entry
-    drops: tuple[float, ...]
+    drops: Mapping[int, float]
+    """By seed, in points of accuracy: the unattacked average's with this seed minus the run's own."""
 
     @property
     def drop(self) -> float:
-        return statistics.fmean(self.drops) if self.drops else math.nan
+        """The mean over the seeds."""
+        return self.over(self.drops)
+
+    def over(self, seeds: Collection[int]) -> float:
+        """The mean over these seeds."""
+        return statistics.fmean(self.drops[seed] for seed in seeds) if seeds else math.nan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +73,18 @@ class Standing:
     trusting: bool = False
     """Whether it relies on somebody known to be honest, which the others do not have."""
 
-    @property
+    @cached_property
     def attacked(self) -> list[Cell]:
         return [cell for attack, cell in self.cells.items() if attack != NO_ATTACK]
 
+    @cached_property
+    def seeds(self) -> frozenset[int]:
+        """Those with which it met every attack."""
+        return frozenset.intersection(*(frozenset(cell.drops) for cell in self.attacked))
+
     @property
     def complete(self) -> bool:
-        return all(cell.drops for cell in self.attacked)
+        return bool(self.seeds)
 
     @cached_property
     def worst(self) -> Cell:
@@ -83,6 +95,10 @@ class Standing:
     def mean(self) -> float:
         """Over the attacks."""
         return statistics.fmean(cell.drop for cell in self.attacked)
+
+    def worst_over(self, seeds: Collection[int]) -> float:
+        """The worst case as these seeds alone show it."""
+        return max(cell.over(seeds) for cell in self.attacked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,27 +129,45 @@ class Map:
         grouped: dict[tuple[str, str, int], dict[str, Cell]] = {}
         for entry in zoo.entries():
             unattacked = self.baselines[entry.placement]
-            drops = [
-                unattacked[seed] - 100 * measure(run)
+            drops = {
+                seed: unattacked[seed] - 100 * measure(run)
                 for seed, run in sorted(runs.get(entry.key, {}).items())
                 if seed in unattacked
-            ]
+            }
             cells = grouped.setdefault((entry.defence, entry.placement, entry.f), {})
-            cells[entry.attack] = Cell(entry, tuple(drops))
+            cells[entry.attack] = Cell(entry, drops)
         trusting = {defence.name: defence.trusting for defence in zoo.defences()}
         self.standings = [Standing(*key, cells, trusting[key[0]]) for key, cells in grouped.items()]
 
     def ranking(self, f: int) -> list[Standing]:
-        """The defences with all their runs, the one that loses least in the worst case first; then by the mean."""
+        """The defences with all their runs, the one that loses least in the worst case first; then by the mean.
+
+        The seeds that all have decide who comes first. Where the first few have more seeds than that, these decide
+        among them: a final, in which nobody takes part who was lucky with one seed and not tried again.
+        """
         standings = [standing for standing in self.standings if standing.f == f and standing.complete]
-        return sorted(standings, key=lambda standing: (standing.worst.drop, standing.mean, standing.defence))
+        if not standings:
+            return []
+        common = frozenset.intersection(*(standing.seeds for standing in standings))
+        order = sorted(standings, key=lambda s: (s.worst_over(common or s.seeds), s.mean, s.defence))
+        finalists = list(itertools.takewhile(lambda s: s.seeds > common, order))
+        return sorted(finalists, key=lambda s: (s.worst.drop, s.mean, s.defence)) + order[len(finalists) :]
+
+    def best(self, f: int, count: int) -> list[Standing]:
+        """The first of the ranking, as far as it takes to have so many that trust nobody among them."""
+        chosen: list[Standing] = []
+        for standing in self.ranking(f):
+            if sum(not before.trusting for before in chosen) == count:
+                break
+            chosen.append(standing)
+        return chosen
 
     def noise(self, f: int) -> Noise:
-        """Of the contenders' drops where cells have several seeds, else of the unattacked runs."""
-        cells = [cell for standing in self.ranking(f)[:CONTENDERS] for cell in standing.attacked]
-        pooled = _pooled(cell.drops for cell in cells)
+        """Of the contenders' drops where they have several seeds, else of the unattacked runs."""
+        several = [standing for standing in self.ranking(f)[:CONTENDERS] if len(standing.seeds) > 1]
+        pooled = _pooled(list(cell.drops.values()) for standing in several for cell in standing.attacked)
         if pooled is not None:
-            return Noise(pooled, min(len(cell.drops) for cell in cells), True)
+            return Noise(pooled, min(len(standing.seeds) for standing in several), True)
         unattacked = _pooled(list(by_seed.values()) for by_seed in self.baselines.values())
         return Noise(math.sqrt(2) * (unattacked or 0.0), 1, False)  # a drop is the difference of two runs
 

@@ -76,13 +76,13 @@ def _verdict(maps: Maps, f: int) -> str:
 
 
 def _noise_text(noise: resilience.Noise) -> str:
-    runs = "one seed" if noise.seeds == 1 else f"{noise.seeds} seeds"
+    runs = "one seed per cell" if noise.seeds == 1 else f"{noise.seeds} seeds per cell of the best"
     if noise.of_attacked:
-        where = f"the drops of the best {resilience.CONTENDERS} defences scatter"
+        where = "their drops scatter"
     else:
         where = "the differences of two unattacked runs (attacked ones certainly more) scatter"
     return (
-        f"This rests on {runs} per cell: {where} by {noise.deviation:.1f} points from seed to seed, so that two worst "
+        f"This rests on {runs}: {where} by {noise.deviation:.1f} points from seed to seed, so that two worst "
         f"cases less than {noise.indistinct:.1f} points apart cannot be told apart."
     )
 
