@@ -54,8 +54,8 @@ def add(commands: Any) -> None:
     command.add_argument("--only", action="append", default=[], metavar="PATTERN",
                          help="only runs whose name matches; may be repeated")  # fmt: skip
     command.add_argument("--best", type=int, metavar="K",
-                         help="of zoo: only the K best defences for each f, by the runs that are in --out; with --seeds "
-                         "a final among them")  # fmt: skip
+                         help="of zoo: only the K best defences for each f, by the runs that are in --out; with "
+                         "--seeds a final among them")  # fmt: skip
     running.add_options(command, None)
     command.add_argument("--executor", choices=["local", "slurm", "submitit-local"], default="local",
                          help="local: processes here; slurm: one job per run on a cluster, through submitit; "
