@@ -45,7 +45,10 @@ BASE: dict[str, Any] = {
     "measure_every": STEPS,  # the map needs no more than the accuracy
 }
 
-RULE_SETTINGS: dict[str, Mapping[str, Any]] = {}
+RULE_SETTINGS: dict[str, Mapping[str, Any]] = {
+    "zeno": {"trusted": 100},
+    "fltrust": {"trusted": 100},
+}
 """What a rule needs besides its name: keys of the configuration, and as `rule` the spec to use instead of the name."""
 
 ATTACK_SPECS: dict[str, Sequence[str]] = {}
