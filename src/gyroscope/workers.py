@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gyroscope import randomness
 from gyroscope.clock import UNTIMED, Clock
-from gyroscope.data.splits import Split, deal, deal_from_one_pass
+from gyroscope.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 from gyroscope.errors import RunDirectoryError
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
@@ -57,11 +57,11 @@ class Workers(Protocol):
 
 
 class HonestWorkers:
-    """h workers that sample their own batches from common data and compute clipped gradients on them.
+    """h workers that sample their own batches, from common data or from `shards`, and compute clipped gradients.
 
     rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
     streams of their own, so a worker's row does not depend on who else is there. `first` is the number of the first of
-    them: a process that is worker 3 computes the row that worker 3 has `among` all.
+    them: a process that is worker 3 computes the row that worker 3 has `among` all, and draws from `shards[3]`.
     """
 
     accumulates = False
@@ -85,12 +85,13 @@ class HonestWorkers:
         l2_form: str = "half-squared",
         batches: str = "independent",
         among: int | None = None,
+        shards: Sequence[Tensor] | None = None,
     ) -> None:
         self.model, self.data = model, data
         self.parameters = parameters
         self.count, self.first, self.batch, self.seed = count, first, batch, seed
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
-        self.dealing, self.among = batches, among or count
+        self.dealing, self.among, self.shards = batches, among or count, shards
         self.gradients = choose(model, loss)
         self._group = self._group_size()
 
@@ -135,7 +136,10 @@ class HonestWorkers:
 
     def batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
         """The prepared inputs and the targets that these workers draw at this step."""
-        if self.dealing == "independent":
+        if self.shards is not None:
+            one_pass = self.dealing == "pass"
+            indices = deal_from_shards(self.seed, step, workers, self.shards, self.batch, one_pass)
+        elif self.dealing == "independent":
             indices = deal(self.seed, step, workers, len(self.data), self.batch)
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
