@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spectral_oracles import SPECTRAL_ORACLES
+
 Row = Sequence[float]
 Rows = Sequence[Row]
 
@@ -290,7 +292,13 @@ def _bulyan(rows: Rows, f: int, doubt: float, strict: bool = False, **parameters
     return None if strict and any(len(values) > 1 for values in results) else results
 
 
-RULE_ORACLES: dict[str, Oracle] = {"average": _average, "krum": _krum, "median": _median, "bulyan": _bulyan}
+RULE_ORACLES: dict[str, Oracle] = {
+    "average": _average,
+    "krum": _krum,
+    "median": _median,
+    "bulyan": _bulyan,
+    **SPECTRAL_ORACLES,
+}
 
 # Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
 RULE_PRECISION: dict[str, float] = {}

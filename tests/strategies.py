@@ -27,6 +27,8 @@ _RULE_VARIANTS = {
         "bulyan:slack=0",
         "bulyan:slack=0,rescore=true,neighbours=n-f-1,squared=true",
     ],
+    "dnc": ["dnc:coordinates=2,iterations=3", "dnc:c=1.5"],
+    "signguard": ["signguard:fraction=1", "signguard:lower=0.5,upper=1.5,fraction=0.5"],
 }
 _ATTACK_VARIANTS = {
     "little": ["little:factor=0.3", "little:factor=-2", "little:factor=auto"],

@@ -15,6 +15,8 @@ from gyroscope.errors import ConfigError, InfeasibleError
 from gyroscope.rules import RULES, Aggregate, Bulyan, Krum, Median, Rule, parse
 
 N, F, CUTS = 11, 2, [0, 1, 40, 41, 300]
+WHOLE = ("dnc", "flame", "signguard")
+"""Rules that look at lengths, directions or random coordinates, and so at whole rows."""
 
 
 def in_parts(rule: Rule, rows: Tensor) -> Tensor:
@@ -27,7 +29,7 @@ def in_parts(rule: Rule, rows: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("bad", [0.0, float("nan"), float("inf"), 3e38])
-@pytest.mark.parametrize("spec", RULE_SPECS)
+@pytest.mark.parametrize("spec", [spec for spec in RULE_SPECS if parse(spec).reads != "rows"])
 def test_parts_of_the_columns_give_the_whole(spec: str, bad: float) -> None:
     rule, rows = parse(spec), normal(N, CUTS[-1], seed=5, dtype=torch.float32)
     if rule.resilient:
@@ -40,7 +42,7 @@ def test_parts_of_the_columns_give_the_whole(spec: str, bad: float) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_of_ours_says_what_it_reads(name: str) -> None:
-    assert RULES[name].reads in ("columns", "distances")
+    assert RULES[name].reads in ("columns", "distances") or name in WHOLE
 
 
 @dataclasses.dataclass(frozen=True)

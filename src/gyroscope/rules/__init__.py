@@ -8,22 +8,34 @@ from gyroscope import specs
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
 from gyroscope.rules.bulyan import Bulyan
+from gyroscope.rules.caf import Caf
+from gyroscope.rules.dnc import Dnc
+from gyroscope.rules.flame import Flame
 from gyroscope.rules.krum import Krum
 from gyroscope.rules.median import Median
+from gyroscope.rules.signguard import Signguard
+from gyroscope.rules.smea import Smea
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (Average, Krum, Median, Bulyan, Smea, Caf, Dnc, Flame, Signguard)
+}
 
 __all__ = [
     "RULES",
     "Aggregate",
     "Average",
     "Bulyan",
+    "Caf",
     "Context",
     "ContextualRule",
+    "Dnc",
+    "Flame",
     "Krum",
     "Median",
     "Memory",
     "Rule",
+    "Signguard",
+    "Smea",
     "make",
     "parse",
 ]
