@@ -111,7 +111,7 @@ def dnc(
     survived = [0] * n
     for _ in range(iterations):
         places = sorted(torch.randperm(d, generator=generator)[:coordinates].tolist())
-        known = usable(rows)
+        known = [i for i in usable(matrix[:, places].tolist()) if np.isfinite(matrix[i]).all()]
         variances, deviations = principal(matrix[known][:, places], np.ones(len(known)))
         scores = dict(zip(known, deviations / max(deviations.max(), 1e-300), strict=True))
         ranking = sorted(range(n), key=lambda i: (scores.get(i, math.inf), i))
