@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spectral_oracles import SPECTRAL_ORACLES
+
 Row = Sequence[float]
 Rows = Sequence[Row]
 
@@ -411,6 +413,7 @@ RULE_ORACLES: dict[str, Oracle] = {
     "monna": _monna,
     "cge": _cge,
     "aksel": _aksel,
+    **SPECTRAL_ORACLES,
 }
 
 # Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
