@@ -80,8 +80,7 @@ def test_rules_come_with_the_pre_aggregations_that_there_are(monkeypatch: pytest
 def test_every_further_defence_exists_where_pre_aggregations_do() -> None:
     names = [defence.name for defence in zoo.defences()]
     assert len(set(names)) == len(names)
-    if hasattr(rules, "PREAGGREGATIONS"):
-        assert set(zoo.MORE) < set(names) and all(rules.parse(spec) for spec in zoo.MORE), "a name is misspelt"
+    assert set(zoo.MORE) < set(names) and all(rules.parse(spec) for spec in zoo.MORE), "a name is misspelt"
 
 
 @dataclasses.dataclass(frozen=True)

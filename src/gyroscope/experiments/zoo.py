@@ -162,14 +162,13 @@ def defences() -> list[Defence]:
 
 
 def _defences() -> Iterator[Defence]:
-    compositions = hasattr(rules, "PREAGGREGATIONS")
     for name in rules.RULES:
         settings = dict(RULE_SETTINGS.get(name, {}))
         rule = settings.pop("rule", name)
         yield Defence(name, rule, settings)
-        for spec in BEFORE if compositions else ():
+        for spec in BEFORE:
             yield Defence(f"{spec}+{name}", f"{spec}+{rule}", settings)
-    for spec in MORE if compositions else ():
+    for spec in MORE:
         yield Defence(spec, spec, {})
 
 
