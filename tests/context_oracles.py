@@ -132,9 +132,11 @@ def _zeno(
         last = min(scores[i] for i in chosen)
         next_ = max(score for i, score in enumerate(scores) if i not in chosen)
         usual = max(abs(score) for score in scores if math.isfinite(score))
-        same = [rows[i] for i in chosen if scores[i] == last]
+        # Both terms may be large and nearly cancel: then a score's last digits are rounding's.
+        terms = max(abs(dot(row, context.trusted.tolist())) + rho * dot(row, row) for row in rows if _finite(row))
+        same = [row for row, score in zip(rows, scores, strict=True) if score == last]
         exact = not strict and last == next_ and all(row == same[0] for row in same)
-        if math.isfinite(next_) and last - next_ <= 1e-5 * max(usual, 1e-300) and not exact:
+        if math.isfinite(next_) and last - next_ <= max(1e-5 * usual, 1e-12 * terms, 1e-300) and not exact:
             return None
     return [[value] for value in vector]
 

@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spectral_oracles import SPECTRAL_ORACLES
+
 Row = Sequence[float]
 Rows = Sequence[Row]
 
@@ -250,36 +252,6 @@ def bulyan_vectors(rows: Rows, f: int, selections: Sequence[Selection], doubt: f
     return [means_around_median(column, len(vectors) - 2 * f, doubt) for column in zip(*vectors, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------- attacks
-
-
-def deviations(rows: Rows) -> list[float]:
-    """The coordinate-wise standard deviation, with ddof = 1; zero for a single row."""
-    center, h = mean(rows), len(rows)
-    if h == 1:
-        return [0.0] * len(center)
-    columns = zip(*rows, strict=True)
-    return [
-        math.sqrt(math.fsum((x - c) * (x - c) for x in column) / (h - 1))
-        for column, c in zip(columns, center, strict=True)
-    ]
-
-
-def little(rows: Rows, factor: float = 1.5) -> list[float]:
-    """mean + factor * a, with a = -sigma."""
-    return [c - factor * s for c, s in zip(mean(rows), deviations(rows), strict=True)]
-
-
-def empire(rows: Rows, factor: float = 1.1) -> list[float]:
-    """(1 - factor) * mean."""
-    return [(1 - factor) * c for c in mean(rows)]
-
-
-def sign_flip(rows: Rows, scale: float = 1.0) -> list[float]:
-    """-scale * mean."""
-    return [-scale * c for c in mean(rows)]
-
-
 # -------------------------------------------------------------------------------- momentum and theory
 
 
@@ -441,17 +413,8 @@ RULE_ORACLES: dict[str, Oracle] = {
     "monna": _monna,
     "cge": _cge,
     "aksel": _aksel,
+    **SPECTRAL_ORACLES,
 }
 
 # Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
 RULE_PRECISION: dict[str, float] = {"geometric-median": 2e-6}
-
-# An attack whose rows follow from a formula has it here.
-ATTACK_ORACLES: dict[str, Callable[..., list[float]]] = {
-    "little": little,
-    "empire": empire,
-    "sign-flip": sign_flip,
-    "nan": lambda rows: [math.nan for _ in rows[0]],
-    "inf": lambda rows: [math.inf for _ in rows[0]],
-    "zero": lambda rows: [0.0 for _ in rows[0]],
-}

@@ -37,12 +37,35 @@ _RULE_VARIANTS |= {
     "centered-clipping": ["centered-clipping:tau=2.0,iterations=3", "centered-clipping:start=zero"],
     "safeguard": ["safeguard:short=1,factor=2.0"],
     "zeno": ["zeno:rho=0.5"],
+    "dnc": ["dnc:coordinates=2,iterations=3", "dnc:c=1.5"],
+    "signguard": ["signguard:fraction=1", "signguard:lower=0.5,upper=1.5,fraction=0.5"],
 }
 _ATTACK_VARIANTS = {
-    "little": ["little:factor=0.3", "little:factor=-2", "little:factor=auto"],
-    "empire": ["empire:factor=0.5", "empire:factor=auto"],
+    "little": [
+        "little:factor=0.3",
+        "little:factor=-2",
+        "little:factor=auto",
+        "little:factor=z",
+        "little:sign=1",
+        "little:sign=auto",
+    ],
+    "empire": ["empire:factor=0.5", "empire:factor=auto", "empire:sign=1"],
+    "empire-strict": ["empire-strict:epsilon=0.2", "empire-strict:epsilon=auto"],
+    "min-max": ["min-max:direction=sign", "min-max:direction=mean"],
+    "min-sum": ["min-sum:direction=sign", "min-sum:direction=mean"],
+    "fang-krum": ["fang-krum:search=largest"],
+    "fang-trimmed-mean": ["fang-trimmed-mean:b=5"],
+    "hidden": ["hidden:gamma=auto", "hidden:gamma=3,coordinate=0,sign=-1", "hidden:coordinate=all"],
+    "mimic": ["mimic:worker=0", "mimic:warmup=2"],
+    "byzmean": ["byzmean:attack=(empire:factor=2)", "byzmean:attack=gaussian"],
     "sign-flip": ["sign-flip:scale=3"],
     "gaussian": ["gaussian:std=100"],
+    "stale": ["stale:delay=2", "stale:delay=1,source=own"],
+    "drop": ["drop:chance=0.5"],
+    "stranger": ["stranger:attacks=(zero/little:factor=2,sign=1/mimic:warmup=1)"],
+    "alternate": ["alternate:attack=(stale:delay=1),period=1"],
+    "rare": ["rare:attack=(empire:factor=2),chance=0.5"],
+    "equivocate": ["equivocate:attack=min-max"],
 }
 # Rules made of others: one for each way in which a stage, or a mixture, may go wrong.
 _COMPOSED = [

@@ -14,6 +14,7 @@ from typing import Any
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
+from gyroscope.data import shards
 from gyroscope.errors import ConfigError, UnknownNameError
 from gyroscope.schedule import Schedule
 
@@ -46,6 +47,12 @@ class Config:
     task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
     steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
     batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
+    shards: str = _option(
+        "common",
+        _WHAT,
+        "who holds which samples: common (everyone draws from all), or e.g. iid, dirichlet:alpha=0.1, sorted",
+        metavar="SHARDING",
+    )
     seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
 
     rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
@@ -84,8 +91,8 @@ class Config:
     batches: str = _option(
         "independent",
         _HOW,
-        "independent: each worker draws from all data; pass: one shuffled pass dealt out to all, as in the paper's "
-        "released code",
+        "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt out to all, as in "
+        "the paper's released code, or with shards a pass of each worker over its own",
         metavar="KIND",
     )
 
@@ -146,6 +153,7 @@ class Config:
             filled["declared_byzantine"] = self.byzantine
         # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
         filled["task"] = known.name if isinstance(known, tasks.Task) else specs.text(known)
+        filled["shards"] = str(shards.parse(self.shards))
         filled["rule"] = str(rules.parse(self.rule))
         if self.attack != NO_ATTACK:
             filled["attack"] = str(attacks.parse(self.attack))
@@ -170,7 +178,7 @@ class Config:
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
         if self.attack != NO_ATTACK:
-            attacks.parse(self.attack)
+            attack = attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(
                     f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
@@ -179,6 +187,8 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
+        if self.attack != NO_ATTACK:
+            attack.check_feasible(self.workers, self.byzantine)
         rule = rules.parse(self.rule)
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:

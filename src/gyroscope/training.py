@@ -20,6 +20,7 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
+from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.round import Players, Table, play
@@ -179,15 +180,16 @@ class Run:
         self.test = Split.of(task.test).to(self.parameters.device)
         workers = hire(config, honest) if hire else honest
         placement = momentum.make(config.momentum, config.mu, config.nesterov)
-        rule = rules.parse(config.rule)
-        trusted = None
-        if "trusted" in rule.uses:
-            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
         if hire and placement.one_process:
             raise ConfigError(
                 f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
                 "their own use workers, server, server-kept, adaptive or none"
             )
+        rule = rules.parse(config.rule)
+        trusted = None
+        if "trusted" in rule.uses:
+            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
+        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -207,6 +209,7 @@ class Run:
             course=Course(config.adapt, config.mu),
             seed=config.seed,
             trusted=trusted,
+            own=own,
         )
         self.step = 0
         self.reason = ""
@@ -344,8 +347,8 @@ class Run:
             "momentum": self.table.state,
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
-            "trusted": self.players.trusted.state if self.players.trusted else {},
             "course": dict(self.table.course),
+            "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
             "start": self.memory.start,
             "previous": self.memory.previous,
@@ -370,9 +373,9 @@ class Run:
         self.table.state = _to(state["momentum"], device)
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
+        self.table.course = _to(state.get("course", {}), device)
         if self.players.trusted:
             self.players.trusted.state = _to(state["trusted"], device)
-        self.table.course = _to(state.get("course", {}), device)
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),

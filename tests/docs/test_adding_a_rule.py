@@ -81,7 +81,7 @@ def test_a_broken_rule_does_not_pass_the_suite(package: Path) -> None:
     broken = RULE.replace("ordered[f] / 2 + ordered[-1 - f] / 2", "ordered[0] / 2 + ordered[-1] / 2")
     assert broken != RULE
     (package / "midrange.py").write_text(broken)
-    done = suite(package, "test_rule_promises.py", "-x")
+    done = suite(package, "test_rule_promises.py", "-x", "-k", "trimmed-midrange and one_bad_value")
     assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gyroscope import measures
+from gyroscope.attacks import ATTACKS
 from gyroscope.cli import main, parser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,6 +69,15 @@ def test_every_recorded_column_is_explained() -> None:
         named = f"`{column}`" in text
         by_pattern = any(name in text and re.fullmatch(pattern, column) for name, pattern in patterns.items())
         assert named or by_pattern, column
+
+
+def test_every_attack_is_explained_with_its_parameters() -> None:
+    text = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    lines = {name: line for line in text.splitlines() for name in re.findall(r"`([\w-]+)`", line.split(" | ")[0])}
+    for name, kind in ATTACKS.items():
+        assert lines[name].startswith("| `"), name
+        for field in dataclasses.fields(kind):
+            assert f"`{field.name}`" in lines[name], (name, field.name)
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

@@ -39,9 +39,10 @@ def test_parts_of_the_columns_give_the_whole(spec: str, bad: float) -> None:
 
 
 def test_few_rules_of_ours_need_whole_rows() -> None:
-    """Norms, distances from the median, and directions are not in the table of distances between rows."""
-    needing = {name for name, kind in RULES.items() if kind.reads == "rows" and not kind.uses}
-    assert needing == {"geometric-median", "cge", "aksel"}
+    """Norms, distances from the median, and directions are not in the table of distances between rows; and what depends
+    on its context has whole rows before it."""
+    whole = {name for name, kind in RULES.items() if kind.reads == "rows" and not kind.uses}
+    assert whole == {"geometric-median", "cge", "aksel"}
 
 
 @dataclasses.dataclass(frozen=True)

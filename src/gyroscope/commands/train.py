@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -137,7 +138,7 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 def _fresh_directory(config: Any) -> Path:
     """A directory that says what is in it and does not exist yet."""
     parts = [config.task, config.rule, config.attack, f"f_{config.byzantine}", config.momentum, f"seed_{config.seed}"]
-    name = "-".join(part.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_") for part in parts)
+    name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)
     candidate, number = Path("runs") / name, 2
     while candidate.exists():
         candidate, number = Path("runs") / f"{name}-{number}", number + 1
