@@ -260,3 +260,5 @@ def _bulyan(rows: Rows, f: int, doubt: float, strict: bool = False, **parameters
 
 
 RULE_ORACLES: dict[str, Oracle] = {"average": _average, "krum": _krum, "median": _median, "bulyan": _bulyan}
+
+# Attacks have theirs in tests/attacks/attack_oracles.py.
