@@ -418,3 +418,5 @@ RULE_ORACLES: dict[str, Oracle] = {
 
 # Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
 RULE_PRECISION: dict[str, float] = {"geometric-median": 2e-6}
+
+# Attacks have theirs in tests/attacks/attack_oracles.py.
