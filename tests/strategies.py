@@ -18,7 +18,7 @@ from gyroscope.rules.base import Property
 
 # Parameters that deserve the whole suite. A rule or an attack that is not here is tested with its defaults.
 _RULE_VARIANTS = {
-    "krum": ["krum:m=1", "krum:squared=true", "krum:neighbours=n-f-1", "krum:squared=true,neighbours=n-f-1"],
+    "krum": ["krum:m=1", "krum:squared=true", "krum:neighbours=n-f-1", "krum:m=n-f,squared=true,neighbours=n-f-1"],
     "median": ["median:even=mean"],
     "bulyan": [
         "bulyan:m=1",
@@ -29,6 +29,9 @@ _RULE_VARIANTS = {
     ],
     "dnc": ["dnc:coordinates=2,iterations=3", "dnc:c=1.5"],
     "signguard": ["signguard:fraction=1", "signguard:lower=0.5,upper=1.5,fraction=0.5"],
+    "meamed": ["meamed:even=mean"],
+    "aksel": ["aksel:keep=n-f"],
+    "geometric-median": ["geometric-median:tolerance=1e-9"],
 }
 _ATTACK_VARIANTS = {
     "little": ["little:factor=0.3", "little:factor=-2", "little:factor=auto"],

@@ -82,7 +82,7 @@ def test_no_document_or_source_names_a_place_on_somebodys_machine() -> None:
 
 
 def test_the_rule_and_the_attack_of_the_readme_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = (block for path, block in blocks("python") if "class Trimmed" in block)
+    (example,) = (block for path, block in blocks("python") if "class Trimmed(" in block)
     (command,) = (command for command in commands() if "mine:Trimmed" in command)
     (tmp_path / "mine.py").write_text(example)
     monkeypatch.chdir(tmp_path)

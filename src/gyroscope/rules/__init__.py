@@ -5,37 +5,72 @@ from __future__ import annotations
 from typing import Any
 
 from gyroscope import specs
+from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
 from gyroscope.rules.bulyan import Bulyan
-from gyroscope.rules.caf import Caf
-from gyroscope.rules.dnc import Dnc
-from gyroscope.rules.flame import Flame
+from gyroscope.rules.caf import CAF
+from gyroscope.rules.cge import CGE
+from gyroscope.rules.dnc import DnC
+from gyroscope.rules.flame import FLAME
+from gyroscope.rules.geometric_median import GeometricMedian
 from gyroscope.rules.krum import Krum
+from gyroscope.rules.mda import MDA
+from gyroscope.rules.meamed import MeaMed
 from gyroscope.rules.median import Median
-from gyroscope.rules.signguard import Signguard
-from gyroscope.rules.smea import Smea
+from gyroscope.rules.monna import MoNNA
+from gyroscope.rules.phocas import Phocas
+from gyroscope.rules.signguard import SignGuard
+from gyroscope.rules.smea import SMEA
+from gyroscope.rules.trimmed_mean import TrimmedMean
 
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (Average, Krum, Median, Bulyan, Smea, Caf, Dnc, Flame, Signguard)
+    rule.name: rule
+    for rule in (
+        Average,
+        Krum,
+        Median,
+        Bulyan,
+        TrimmedMean,
+        Phocas,
+        MeaMed,
+        GeometricMedian,
+        MDA,
+        MoNNA,
+        CGE,
+        Aksel,
+        SMEA,
+        CAF,
+        DnC,
+        FLAME,
+        SignGuard,
+    )
 }
 
 __all__ = [
+    "CAF",
+    "CGE",
+    "FLAME",
+    "MDA",
     "RULES",
+    "SMEA",
     "Aggregate",
+    "Aksel",
     "Average",
     "Bulyan",
-    "Caf",
     "Context",
     "ContextualRule",
-    "Dnc",
-    "Flame",
+    "DnC",
+    "GeometricMedian",
     "Krum",
+    "MeaMed",
     "Median",
     "Memory",
+    "MoNNA",
+    "Phocas",
     "Rule",
-    "Signguard",
-    "Smea",
+    "SignGuard",
+    "TrimmedMean",
     "make",
     "parse",
 ]
