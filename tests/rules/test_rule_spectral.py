@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gyroscope.errors import ConfigError, InfeasibleError
 from gyroscope.rows import squared_distances
-from gyroscope.rules import Aggregate, Caf, Context, Dnc, Flame, Signguard, Smea, flame, meanshift, spectral, subsets
+from gyroscope.rules import CAF, FLAME, SMEA, Aggregate, Context, DnC, SignGuard, flame, meanshift, spectral, subsets
 
 NAN, INF = math.nan, math.inf
 
@@ -71,7 +71,7 @@ def test_smea_chooses_the_subset_that_trying_them_all_finds(seed: int, f: int, e
         for subset in itertools.combinations(range(n), size)
     }
     best = min(found.values())
-    assert found[tuple(chosen(Smea()(rows, f)))] <= best * (1 + 1e-9) + 1e-30
+    assert found[tuple(chosen(SMEA()(rows, f)))] <= best * (1 + 1e-9) + 1e-30
 
 
 @pytest.mark.parametrize(("n", "f"), [(15, 6), (14, 3)])
@@ -89,34 +89,34 @@ def test_the_search_is_exact_where_there_are_thousands_of_subsets(n: int, f: int
     values = np.linalg.eigvalsh(
         spectral.centred(table[every[:, :, None], every[:, None, :]], np.full(n - f, 1 / (n - f)))
     )[:, -1]
-    assert chosen(Smea()(rows, f)) == every[values <= values.min() * (1 + 1e-10)][0].tolist()
+    assert chosen(SMEA()(rows, f)) == every[values <= values.min() * (1 + 1e-10)][0].tolist()
 
 
 def test_smea_takes_the_lowest_rows_of_equal_subsets() -> None:
-    assert chosen(Smea()(torch.ones(9, 3), 4)) == [0, 1, 2, 3, 4]
-    assert chosen(Smea()(torch.eye(7), 3)) == [0, 1, 2, 3]  # all subsets of the corners of a simplex are alike
+    assert chosen(SMEA()(torch.ones(9, 3), 4)) == [0, 1, 2, 3, 4]
+    assert chosen(SMEA()(torch.eye(7), 3)) == [0, 1, 2, 3]  # all subsets of the corners of a simplex are alike
     line = torch.tensor([[5.0], [4.0], [3.0], [2.0], [1.0]])
-    assert chosen(Smea()(line, 2)) == [0, 1, 2]
+    assert chosen(SMEA()(line, 2)) == [0, 1, 2]
     copies = torch.tensor([[0.0], [9.0], [0.0], [9.0], [0.0], [9.0], [0.1]])
-    assert chosen(Smea()(copies, 3)) == [0, 2, 4, 6]
+    assert chosen(SMEA()(copies, 3)) == [0, 2, 4, 6]
 
 
 def test_smea_finds_copies_without_trying_their_subsets() -> None:
     """Thirty equal rows have 155 million subsets of fifteen; they must count as one."""
-    assert chosen(Smea(limit=1000)(torch.ones(31, 2), 15)) == list(range(16))
+    assert chosen(SMEA(limit=1000)(torch.ones(31, 2), 15)) == list(range(16))
 
 
 def test_smea_says_when_its_search_is_hopeless() -> None:
     rows = normal(25, 100, seed=1)
     with pytest.raises(InfeasibleError, match=re.escape("subsets of 13 of 25 rows after 500 partial ones")) as caught:
-        Smea(limit=500)(rows, 12)
+        SMEA(limit=500)(rows, 12)
     assert "lower f, use caf, or raise limit" in str(caught.value)
 
 
 def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:
     rows = normal(7, 3, seed=1)
     rows[:4] = NAN
-    for rule in (Smea(), Caf(), Dnc(), Flame(), Signguard()):
+    for rule in (SMEA(), CAF(), DnC(), FLAME(), SignGuard()):
         assert rule(rows, 3).vector.shape == (3,)
         assert rule(torch.full((7, 3), NAN), 3).vector.isnan().all()
 
@@ -134,7 +134,7 @@ def test_the_scatter_only_grows_as_rows_join() -> None:
 def test_caf_by_hand() -> None:
     """The mean of 0, 1, 5 is 2, the squares 4, 1, 9: weights 5/9, 8/9, 0. Then 0 and 1 spread less, and 4/3 > n-2f = 1
     goes on: mean 8/13, squares (8/13)^2 and (5/13)^2, weights 0 and 8/9 (1 - 25/64) < 1: the end."""
-    vector, weight = Caf()(torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64), 1)
+    vector, weight = CAF()(torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64), 1)
     assert weight is not None
     assert weight.tolist() == pytest.approx([5 / 13, 8 / 13, 0]) and vector.item() == pytest.approx(8 / 13)
 
@@ -142,7 +142,7 @@ def test_caf_by_hand() -> None:
 def test_caf_treats_copies_alike_to_the_last_bit() -> None:
     rows = normal(9, 5, seed=2)
     rows[[1, 4, 7]] = rows[1] + 2
-    weight = Caf()(rows, 4).weight
+    weight = CAF()(rows, 4).weight
     assert weight is not None and weight[1] == weight[4] == weight[7]
 
 
@@ -152,23 +152,23 @@ def test_caf_treats_copies_alike_to_the_last_bit() -> None:
 def test_dnc_drops_colluders_and_the_rows_beyond_c_f_stay() -> None:
     rows = normal(11, 20, seed=1)
     rows[7:] = rows[:7].mean(dim=0) + 5
-    assert chosen(Dnc()(rows, 4)) == list(range(7))
-    assert set(chosen(Dnc(c=0.5)(rows, 4))) >= set(range(7)) and len(chosen(Dnc(c=0.5)(rows, 4))) == 9
-    assert len(chosen(Dnc(c=1.1)(rows, 4))) == 6  # ceil(4.4) = 5 are dropped
+    assert chosen(DnC()(rows, 4)) == list(range(7))
+    assert set(chosen(DnC(c=0.5)(rows, 4))) >= set(range(7)) and len(chosen(DnC(c=0.5)(rows, 4))) == 9
+    assert len(chosen(DnC(c=1.1)(rows, 4))) == 6  # ceil(4.4) = 5 are dropped
 
 
 def test_dncs_rows_hide_behind_one_another_as_documented() -> None:
     rows = normal(9, 3, seed=1)
     rows[7], rows[8] = torch.tensor([1e6, 0.0, 0.0]), torch.tensor([0.0, 1e3, 0.0])
-    members = chosen(Dnc()(rows, 2))
+    members = chosen(DnC()(rows, 2))
     assert 8 not in members or 7 not in members
-    assert Dnc()(rows, 2).vector.norm() > 50, "say no longer that DnC promises so little"
+    assert DnC()(rows, 2).vector.norm() > 50, "say no longer that DnC promises so little"
 
 
 def test_dnc_takes_those_who_survived_most_where_none_survived_all() -> None:
     """One coordinate at a time, each of which has another row far out."""
     rows = 100 * torch.eye(5, dtype=torch.float64)
-    rule, context = Dnc(iterations=40, coordinates=1, c=1.0), Context(seed=3)
+    rule, context = DnC(iterations=40, coordinates=1, c=1.0), Context(seed=3)
     drawn = context.generator("dnc")
     dropped = [int(torch.randperm(5, generator=drawn)[0]) for _ in range(40)]
     counts = [dropped.count(row) for row in range(5)]
@@ -180,18 +180,18 @@ def test_dnc_sees_a_nan_outside_the_coordinates_drawn() -> None:
     rows = normal(5, 1000, seed=1)
     rows[2, 17] = NAN
     for step in range(5):
-        vector, weight = Dnc(coordinates=3, iterations=1)(rows, 1, Context(step=step))
+        vector, weight = DnC(coordinates=3, iterations=1)(rows, 1, Context(step=step))
         assert vector.isfinite().all() and weight is not None and weight[2] == 0
 
 
 def test_dncs_mean_of_huge_rows_is_finite() -> None:
     rows = torch.full((5, 2), 3e38)
-    assert torch.equal(Dnc()(rows, 1).vector, rows[0])
+    assert torch.equal(DnC()(rows, 1).vector, rows[0])
 
 
 def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
     rows = normal(9, 50, seed=1)
-    rule = Dnc(iterations=1, coordinates=2)
+    rule = DnC(iterations=1, coordinates=2)
     rounds = [chosen(rule(rows, 4, Context(seed=1, step=step))) for step in range(8)]
     assert rounds == [chosen(rule(rows, 4, Context(seed=1, step=step))) for step in range(8)]
     assert len({tuple(members) for members in rounds}) > 1
@@ -199,10 +199,10 @@ def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
 
 def test_dncs_wrong_parameters_are_refused() -> None:
     for parameters in ({"iterations": 0}, {"iterations": True}, {"coordinates": 1.5}, {"c": 0}, {"c": NAN}, {"c": "1"}):
-        with pytest.raises(ConfigError, match="Dnc's"):
-            Dnc(**parameters)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="DnC's"):
+            DnC(**parameters)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=re.escape("drop all n = 5 workers: ceil(c f) = 5 for c = 2.5 and f = 2")):
-        Dnc(c=2.5).check_feasible(5, 2)
+        DnC(c=2.5).check_feasible(5, 2)
 
 
 # ------------------------------------------------------------------------------------------------- FLAME
@@ -218,13 +218,13 @@ def test_flames_majority_is_what_hdbscan_finds(seed: int) -> None:
         min_cluster_size=n // 2 + 1, min_samples=1, allow_single_cluster=True, metric="precomputed", copy=True
     )
     labels = paper.fit(distances).labels_
-    assert chosen(Flame()(rows, (n - 1) // 2)) == (labels == 0).nonzero()[0].tolist()
+    assert chosen(FLAME()(rows, (n - 1) // 2)) == (labels == 0).nonzero()[0].tolist()
 
 
 def test_flame_by_hand() -> None:
     """Three rows point right, at lengths 1, 2, 6; the median of 1, 2, 3, 4, 6 is 3."""
     rows = torch.tensor([[1.0, 0.0], [0.0, 4.0], [2.0, 0.0], [0.0, -3.0], [6.0, 0.0]])
-    vector, weight = Flame()(rows, 2)
+    vector, weight = FLAME()(rows, 2)
     assert weight is not None and weight.tolist() == [1 / 3, 0, 1 / 3, 0, 1 / 3]
     assert vector.tolist() == pytest.approx([(1 + 2 + 3) / 3, 0])
 
@@ -237,28 +237,28 @@ def test_flame_takes_links_of_equal_length_together() -> None:
 
 def test_a_row_of_zeros_has_no_direction_but_other_zeros_have_the_same() -> None:
     rows = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.1], [1.0, -0.1], [0.0, 0.0]])
-    assert chosen(Flame()(rows, 2)) == [1, 2, 3]
+    assert chosen(FLAME()(rows, 2)) == [1, 2, 3]
     rows[1] = 0
-    assert chosen(Flame()(rows, 2)) == [0, 1, 4] and not Flame()(rows, 2).vector.any()
+    assert chosen(FLAME()(rows, 2)) == [0, 1, 4] and not FLAME()(rows, 2).vector.any()
 
 
 def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
     rows = torch.tensor([[1.0, 0.0], [2.0, 0.1], [1.7e308, 1e307]], dtype=torch.float64)
-    vector = Flame()(rows, 1).vector
+    vector = FLAME()(rows, 1).vector
     assert vector.isfinite().all() and vector.norm() <= 2.1
 
 
 def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> None:
     rows, context = normal(5, 4000, seed=1), Context(seed=2, step=3)
-    quiet, loud = Flame()(rows, 2, context).vector, Flame(noise=0.01)(rows, 2, context).vector
+    quiet, loud = FLAME()(rows, 2, context).vector, FLAME(noise=0.01)(rows, 2, context).vector
     limit = rows.norm(dim=1).sort().values[2]
     assert float((loud - quiet).std() / limit) == pytest.approx(0.01, rel=0.05)
-    assert torch.equal(Flame(noise=0.01)(rows, 2, context).vector, loud)
+    assert torch.equal(FLAME(noise=0.01)(rows, 2, context).vector, loud)
     right = spectral_oracles.flame(rows.tolist(), 2, doubt=0, noise=0.01, context=context)
     assert right is not None and loud.tolist() == pytest.approx([values[0] for values in right])
     for noise in (-1, INF, True, "1"):
-        with pytest.raises(ConfigError, match="Flame's noise must be a number of at least 0"):
-            Flame(noise=noise)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="FLAME's noise must be a number of at least 0"):
+            FLAME(noise=noise)  # type: ignore[arg-type]
 
 
 # --------------------------------------------------------------------------------------------- SignGuard
@@ -301,12 +301,12 @@ def test_signguard_leaves_out_flipped_signs_and_unusual_lengths() -> None:
     rows = opposed(6, 3)
     rows[0] *= 50
     rows[1] *= 0.01
-    vector, weight = Signguard()(rows, 4)
+    vector, weight = SignGuard()(rows, 4)
     assert weight is not None and chosen(Aggregate(vector, weight)) == [2, 3, 4, 5]
     limit = rows.norm(dim=1).sort().values[4]
     clipped = torch.stack([row * min(1.0, float(limit / row.norm())) for row in rows[2:6]])
     assert torch.allclose(vector, clipped.mean(dim=0))
-    assert 0 in chosen(Signguard(upper=100.0)(rows, 4)) and 1 in chosen(Signguard(lower=0.0)(rows, 4))
+    assert 0 in chosen(SignGuard(upper=100.0)(rows, 4)) and 1 in chosen(SignGuard(lower=0.0)(rows, 4))
 
 
 def test_signguard_takes_the_next_cluster_where_no_row_passes_both() -> None:
@@ -314,7 +314,7 @@ def test_signguard_takes_the_next_cluster_where_no_row_passes_both() -> None:
     rows = opposed(5, 4)
     rows[:3] *= 1000
     rows[3:5] *= 0.001
-    assert chosen(Signguard()(rows, 4)) == [5, 6, 7, 8]
+    assert chosen(SignGuard()(rows, 4)) == [5, 6, 7, 8]
 
 
 def test_signguards_wrong_parameters_are_refused() -> None:
@@ -326,11 +326,11 @@ def test_signguards_wrong_parameters_are_refused() -> None:
         {"fraction": 1.5},
         {"upper": NAN},
     ):
-        with pytest.raises(ConfigError, match="Signguard"):
-            Signguard(**parameters)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="SignGuard"):
+            SignGuard(**parameters)  # type: ignore[arg-type]
 
 
 def test_smeas_limit_is_a_positive_whole_number() -> None:
     for limit in (0, True, 1.5, "many"):
-        with pytest.raises(ConfigError, match="Smea's limit must be a whole number of at least 1"):
-            Smea(limit=limit)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="SMEA's limit must be a whole number of at least 1"):
+            SMEA(limit=limit)  # type: ignore[arg-type]

@@ -15,12 +15,12 @@ from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
 from gyroscope.rules.bulyan import Bulyan
-from gyroscope.rules.caf import Caf
+from gyroscope.rules.caf import CAF
 from gyroscope.rules.centered_clipping import CenteredClipping
 from gyroscope.rules.cge import CGE
 from gyroscope.rules.composition import Chain, Composed, Preaggregation, Prepared
-from gyroscope.rules.dnc import Dnc
-from gyroscope.rules.flame import Flame
+from gyroscope.rules.dnc import DnC
+from gyroscope.rules.flame import FLAME
 from gyroscope.rules.fltrust import FLTrust
 from gyroscope.rules.geometric_median import GeometricMedian
 from gyroscope.rules.krum import Krum
@@ -32,42 +32,43 @@ from gyroscope.rules.monna import MoNNA
 from gyroscope.rules.phocas import Phocas
 from gyroscope.rules.pre import PREAGGREGATIONS, Arc, Bucketing, Clip, Nnm
 from gyroscope.rules.safeguard import SafeGuard
-from gyroscope.rules.signguard import Signguard
-from gyroscope.rules.smea import Smea
+from gyroscope.rules.signguard import SignGuard
+from gyroscope.rules.smea import SMEA
 from gyroscope.rules.trimmed_mean import TrimmedMean
 from gyroscope.rules.zeno import Zeno
 
 _BY_COORDINATE = (Median, TrimmedMean, Phocas, MeaMed)
 _BY_DISTANCE = (Krum, Bulyan, MDA, MoNNA, CGE, Aksel, GeometricMedian)
-_BY_DIRECTION = (Smea, Caf, Dnc, Flame, Signguard)
+_BY_DIRECTION = (SMEA, CAF, DnC, FLAME, SignGuard)
 _WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
 RULES: dict[str, type[Rule]] = {
     rule.name: rule for rule in (Average, *_BY_COORDINATE, *_BY_DISTANCE, *_BY_DIRECTION, *_WITH_CONTEXT)
 }
 
 __all__ = [
+    "CAF",
     "CGE",
+    "FLAME",
     "MDA",
     "MIXTURES",
     "NO_TRUSTED",
     "PREAGGREGATIONS",
     "RULES",
+    "SMEA",
     "Aggregate",
     "Aksel",
     "Arc",
     "Average",
     "Bucketing",
     "Bulyan",
-    "Caf",
     "CenteredClipping",
     "Chain",
     "Clip",
     "Composed",
     "Context",
     "ContextualRule",
-    "Dnc",
+    "DnC",
     "FLTrust",
-    "Flame",
     "GeometricMedian",
     "Krum",
     "MeaMed",
@@ -81,8 +82,7 @@ __all__ = [
     "Prepared",
     "Rule",
     "SafeGuard",
-    "Signguard",
-    "Smea",
+    "SignGuard",
     "TrimmedMean",
     "Zeno",
     "make",

@@ -17,7 +17,7 @@ from gyroscope.rules.median import Median
 
 
 @dataclasses.dataclass(frozen=True)
-class Caf(Rule):
+class CAF(Rule):
     """The weighted mean of least spread that a filter meets on its way. Needs n >= 2f + 1.
 
     All rows start with weight 1. Then, as long as more than n-2f of the weight is left: find the direction v in which

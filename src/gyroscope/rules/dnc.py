@@ -18,7 +18,7 @@ from gyroscope.rules.median import Median
 
 
 @dataclasses.dataclass(frozen=True)
-class Dnc(ContextualRule):
+class DnC(ContextualRule):
     """The mean of the rows that no iteration dropped. Needs n >= 2f + 1.
 
     Each of `iterations` draws `coordinates` of the d coordinates at random, finds on them the direction in which the
@@ -56,9 +56,9 @@ class Dnc(ContextualRule):
         for name in ("iterations", "coordinates"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"Dnc's {name} must be a whole number of at least 1, got {value!r}")
+                raise ConfigError(f"DnC's {name} must be a whole number of at least 1, got {value!r}")
         if isinstance(self.c, bool) or not isinstance(self.c, (int, float)) or not 0 < self.c < math.inf:
-            raise ConfigError(f"Dnc's c must be a positive number, got {self.c!r}")
+            raise ConfigError(f"DnC's c must be a positive number, got {self.c!r}")
 
     def min_workers(self, f: int) -> int:
         return 2 * f + 1
@@ -67,7 +67,7 @@ class Dnc(ContextualRule):
         super().check_feasible(n, f)
         if self._dropped(f) >= n:
             raise ConfigError(
-                f"Dnc would drop all n = {n} workers: ceil(c f) = {self._dropped(f)} for c = {self.c} and f = {f}. "
+                f"DnC would drop all n = {n} workers: ceil(c f) = {self._dropped(f)} for c = {self.c} and f = {f}. "
                 "Lower c: the paper has 1"
             )
 

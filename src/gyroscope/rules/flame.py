@@ -23,7 +23,7 @@ _EQUAL = 1 + 1e-11
 
 
 @dataclasses.dataclass(frozen=True)
-class Flame(ContextualRule):
+class FLAME(ContextualRule):
     """The mean of the majority nearest in direction, each row shortened to the median length. Needs n >= 2f + 1.
 
     Rows whose cosine distance (1 - cosine of the angle) is at most t are linked. The smallest t at which more than half
@@ -61,7 +61,7 @@ class Flame(ContextualRule):
 
     def __post_init__(self) -> None:
         if isinstance(self.noise, bool) or not isinstance(self.noise, (int, float)) or not 0 <= self.noise < math.inf:
-            raise ConfigError(f"Flame's noise must be a number of at least 0, got {self.noise!r}")
+            raise ConfigError(f"FLAME's noise must be a number of at least 0, got {self.noise!r}")
 
     def min_workers(self, f: int) -> int:
         return 2 * f + 1

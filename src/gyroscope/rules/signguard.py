@@ -17,7 +17,7 @@ from gyroscope.rules.median import Median
 
 
 @dataclasses.dataclass(frozen=True)
-class Signguard(ContextualRule):
+class SignGuard(ContextualRule):
     """The mean of rows that pass two filters, each shortened to the median length. Needs n >= 2f + 1.
 
     Length: a row passes if it is `lower` to `upper` times as long as the median row (of an even number the lower
@@ -58,14 +58,14 @@ class Signguard(ContextualRule):
         for name in ("lower", "upper", "fraction"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise ConfigError(f"Signguard's {name} must be a number, got {value!r}")
+                raise ConfigError(f"SignGuard's {name} must be a number, got {value!r}")
         if not 0 <= self.lower <= 1 <= self.upper:
             raise ConfigError(
-                "Signguard needs 0 <= lower <= 1 <= upper, so that the median row passes, got "
+                "SignGuard needs 0 <= lower <= 1 <= upper, so that the median row passes, got "
                 f"lower = {self.lower} and upper = {self.upper}"
             )
         if not 0 < self.fraction <= 1:
-            raise ConfigError(f"Signguard's fraction must be above 0 and at most 1, got {self.fraction}")
+            raise ConfigError(f"SignGuard's fraction must be above 0 and at most 1, got {self.fraction}")
 
     def min_workers(self, f: int) -> int:
         return 2 * f + 1

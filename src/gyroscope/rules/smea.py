@@ -6,6 +6,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from gyroscope import rows as rows_module
@@ -13,10 +14,11 @@ from gyroscope.errors import ConfigError
 from gyroscope.rules import spectral, subsets
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
+from gyroscope.rules.selection import mean_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Smea(Rule):
+class SMEA(Rule):
     """The mean of the n-f rows whose covariance has the smallest largest eigenvalue. Needs n >= 2f + 1.
 
     Guarantee: the chosen rows spread at most as much, in any direction, as any n-f honest ones do, so their variance in
@@ -29,8 +31,8 @@ class Smea(Rule):
     Cost: n(n-1)/2 distances, O(n^2 d), and an exact search by branch and bound, whatever d is. In the worst case, rows
     that differ at random in many directions alike, it grows like the number of subsets: milliseconds for n = 15 and
     f = 6, seconds for n = 30 and f = 10, hopeless for n = 51 and f = 12. Where few directions dominate, or Byzantine
-    rows agree, it takes a second or much less even then. After `limit` partial subsets, some twenty seconds, an error
-    says that it is hopeless; `caf` has a similar guarantee without a search.
+    rows agree, it takes a second or much less even then. After `limit` subsets, partial ones included, which is ten or
+    twenty seconds, an error says that it is hopeless; `caf` has a similar guarantee without a search.
 
     Weights: 1/(n-f) for the chosen rows. Of subsets with equal eigenvalues (to 1e-10) the one with the lowest row
     numbers, compared from the first, is taken.
@@ -39,7 +41,7 @@ class Smea(Rule):
     choice is random; here it is the subset of the definition.
     """
 
-    limit: int = 5_000_000
+    limit: int = 2_000_000
 
     name = "smea"
     summary = "the mean of the n-f rows whose covariance has the smallest largest eigenvalue; exact, by a search"
@@ -52,7 +54,7 @@ class Smea(Rule):
 
     def __post_init__(self) -> None:
         if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 1:
-            raise ConfigError(f"Smea's limit must be a whole number of at least 1, got {self.limit!r}")
+            raise ConfigError(f"SMEA's limit must be a whole number of at least 1, got {self.limit!r}")
 
     def min_workers(self, f: int) -> int:
         return 2 * f + 1
@@ -64,7 +66,5 @@ class Smea(Rule):
         return self.combine(rows, f, rows_module.squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        n = rows.shape[0]
-        chosen = subsets.smallest_scatter(spectral.table_of(table), n - f, self.limit)
-        weight = spectral.shares_of(n, chosen, rows.device)
-        return Aggregate(spectral.mean_with(rows, weight), weight)
+        chosen = subsets.smallest_scatter(spectral.table_of(table), rows.shape[0] - f, self.limit)
+        return mean_of(rows, torch.from_numpy(chosen).to(rows.device))

@@ -101,7 +101,12 @@ class _Search:
         _, exponent = np.frexp(table[np.ix_(first, first)].max())
         table = np.ldexp(table, -exponent)  # by a power of two: the same numbers at every scale
         self.size, self.spare = len(first), n - len(first)
-        self.best = float(_eigenvalues(table, first[None])[0])
+        equal = np.full(self.size, 1 / self.size)
+        values = np.linalg.eigvalsh(centred(table[np.ix_(first, first)], equal))
+        self.best = float(values[-1].clip(min=0))
+        # A step of the power method turns to the top the faster, the smaller the other eigenvalues are beside the
+        # largest: what all have in common is taken away. (The smallest of all is 0, for the sum of deviations is.)
+        self.shift = float(values[1].clip(min=0)) if self.size > 1 else 0.0
         self.found: list[tuple[float, tuple[int, ...]]] = [(self.best, tuple(first.tolist()))]
         # Two rows alone have the scatter D/2. So rows that are farther apart than this are never both chosen, and the
         # distance between them, which may be infinite, is not needed.
@@ -129,13 +134,13 @@ class _Search:
             if len(nodes) > _CHUNK:
                 stack += [(depth, nodes[_CHUNK:]), (depth, nodes[:_CHUNK])]
                 continue
+            seen += len(nodes)
             full = nodes.refused.sum(axis=1) == self.spare
             complete = _Nodes.together(complete, nodes[full])
             nodes = nodes[~full]
             if len(complete) > _CHUNK // 8 or (len(nodes) == 0 and not stack):
                 self._finish(complete)
                 complete = complete[:0]
-            seen += len(nodes)
             if seen > limit:
                 raise InfeasibleError(
                     f"smea found no end among the subsets of {self.size} of {n} rows after {limit:,} partial ones "
@@ -177,6 +182,7 @@ class _Search:
         images = vectors @ self.table
         images *= -0.5
         quotients = np.einsum("ij,ij->i", vectors, images)
+        images -= self.shift * vectors
         return dataclasses.replace(nodes, images=images, bounds=np.maximum(nodes.bounds, quotients))
 
     def _finish(self, nodes: _Nodes) -> None:
