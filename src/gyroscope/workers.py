@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -93,6 +94,12 @@ class HonestWorkers:
         values = batch * max(1, data.inputs[0].numel())
         groups = -(-count * values // _GROUP) if parameters.device.type == "cpu" else 1
         self._group = -(-count // groups)
+
+    def alone(self, worker: int) -> HonestWorkers:
+        """One of these workers by itself, at the same model and with the batches that it has among all."""
+        one = copy.copy(self)
+        one.first, one.count, one._group = self.first + worker, 1, 1
+        return one
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""

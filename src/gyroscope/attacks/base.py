@@ -37,6 +37,9 @@ class View:
     """The adversary's own notes: named tensors that it may write, and finds again in the next round."""
     honest: Described | None = None
     """The honest rows once more, with their moments: whoever measures the round needs them, too."""
+    server: int = 0
+    """To which server these rows go: a worker may tell each another story."""
+    servers: int = 1
 
     def outcome(self, rows: Tensor) -> Tensor:
         """What the server will make of these n rows: the whole configured rule, as it will be applied."""
