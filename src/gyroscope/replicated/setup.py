@@ -22,7 +22,7 @@ def servers_of(
         return None
     if hired:
         raise ConfigError(
-            "several servers exist in the simulation only (gyroscope train): with workers of their own leave servers out"
+            "several servers exist in the simulation only (gyroscope train): with worker processes, leave servers out"
         )
     assert config.server_quorum and config.worker_quorum and config.declared_byzantine_servers is not None
     replication = Replication(
