@@ -14,6 +14,7 @@ from typing import Any
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
+from gyroscope.data import shards
 from gyroscope.errors import ConfigError, UnknownNameError
 from gyroscope.replicated import quorums
 from gyroscope.schedule import Schedule
@@ -48,14 +49,24 @@ class Config:
     task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
     steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
     batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
+    shards: str = _option(
+        "common",
+        _WHAT,
+        "who holds which samples: common (everyone draws from all), or e.g. iid, dirichlet:alpha=0.1, sorted",
+        metavar="SHARDING",
+    )
     seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
 
-    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, bulyan", metavar="RULE")
+    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
     attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
     workers: int | None = _option(None, _WHO, "n, all workers, the Byzantine ones included", metavar="N")
     byzantine: int = _option(0, _WHO, "how many of them really are Byzantine", metavar="F")
     declared_byzantine: int | None = _option(
         None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+    )
+
+    trusted: int = _option(
+        0, _WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
     )
 
     momentum: str = _option(
@@ -82,8 +93,8 @@ class Config:
     batches: str = _option(
         "independent",
         _HOW,
-        "independent: each worker draws from all data; pass: one shuffled pass dealt out to all, as in the paper's "
-        "released code",
+        "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt out to all, as in "
+        "the paper's released code, or with shards a pass of each worker over its own",
         metavar="KIND",
     )
 
@@ -127,7 +138,7 @@ class Config:
                 object.__setattr__(self, name, float(getattr(self, name)))
         _check_types(self)
         for name, least in (
-            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0),
+            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0), ("trusted", 0),
             ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1), ("servers", 1),
             ("byzantine_servers", 0), ("declared_byzantine_servers", 0), ("exchange_every", 1),
         ):  # fmt: skip
@@ -163,6 +174,7 @@ class Config:
             filled["declared_byzantine"] = self.byzantine
         # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
         filled["task"] = known.name if isinstance(known, tasks.Task) else specs.text(known)
+        filled["shards"] = str(shards.parse(self.shards))
         filled["rule"] = str(rules.parse(self.rule))
         if self.attack != NO_ATTACK:
             filled["attack"] = str(attacks.parse(self.attack))
@@ -202,7 +214,7 @@ class Config:
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
         if self.attack != NO_ATTACK:
-            attacks.parse(self.attack)
+            attack = attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(
                     f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
@@ -211,7 +223,12 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
-        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
+        if self.attack != NO_ATTACK:
+            attack.check_feasible(self.workers, self.byzantine)
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.workers, self.declared_byzantine)
+        if "trusted" in rule.uses and self.trusted == 0:
+            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
         momentum.make(self.momentum, self.mu, self.nesterov)
         _check_servers(self)
 
@@ -293,9 +310,14 @@ def _check_servers(config: Config) -> None:
                 f"{really} {kind} are Byzantine but only {declared} are declared: with several servers no quorum "
                 f"protects anybody then; declare {really}"
             )
+    if config.server_attack != NO_ATTACK:
+        attacks.parse(config.server_attack).check_feasible(config.servers, config.byzantine_servers)
     quorums.check("servers", config.servers, f, of_servers)
     quorums.check("workers", config.workers, config.declared_byzantine, of_workers)
-    rules.parse(config.rule).check_feasible(of_workers, config.declared_byzantine)
+    rule = rules.parse(config.rule)
+    rule.check_feasible(of_workers, config.declared_byzantine)
+    if "trusted" in rule.uses:
+        raise ConfigError(f"the rule {rule} compares with samples that one server holds: with several use another rule")
     if config.momentum not in momentum.USUAL:
         raise ConfigError(
             f"momentum {config.momentum!r} has a form for one server only: with {config.servers} servers use "

@@ -20,12 +20,14 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
+from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.replicated import round as replicated
 from gyroscope.replicated.setup import servers_of
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import HonestWorkers, Workers
 
 if TYPE_CHECKING:
@@ -190,6 +192,11 @@ class Run:
                 f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
                 "their own use workers, server, server-kept, adaptive or none"
             )
+        rule = rules.parse(config.rule)
+        trusted = None
+        if "trusted" in rule.uses:
+            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
+        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -197,7 +204,6 @@ class Run:
                     "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, "
                     "or adapt the learning rate only"
                 )
-        rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
@@ -209,6 +215,8 @@ class Run:
             schedule=Schedule.parse(config.lr),
             course=Course(config.adapt, config.mu),
             seed=config.seed,
+            trusted=trusted,
+            own=own,
         )
         self.step = 0
         self.reason = ""
@@ -356,6 +364,7 @@ class Run:
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
             "course": dict(self.table.course),
+            "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
             "servers": self.servers.state() if self.servers else {},
             "start": self.memory.start,
@@ -382,6 +391,8 @@ class Run:
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
         self.table.course = _to(state.get("course", {}), device)
+        if self.players.trusted:
+            self.players.trusted.state = _to(state["trusted"], device)
         if self.servers:
             self.servers.restore(state["servers"])
         self.memory = Memory(

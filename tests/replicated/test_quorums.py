@@ -53,6 +53,7 @@ SERVERS = {"servers": 6, "byzantine_servers": 1, "server_attack": "sign-flip"}
         ({**SERVERS, "declared_byzantine": 2, "worker_quorum": 6}, InfeasibleError, "2f [+] 3 = 7"),
         ({**SERVERS, "declared_byzantine": 2, "rule": "bulyan"}, InfeasibleError, "Bulyan needs"),
         ({**SERVERS, "momentum": "server-kept"}, ConfigError, "use workers or server or none"),
+        ({**SERVERS, "rule": "fltrust", "trusted": 20}, ConfigError, "use another rule"),
         ({**SERVERS, "adapt": "mu"}, ConfigError, "one server only"),
         ({**SERVERS, "server_attack": "none"}, ConfigError, "or neither"),
         ({**SERVERS, "byzantine_servers": 0}, ConfigError, "or neither"),

@@ -20,7 +20,7 @@ SEVERAL = {"servers": 6, "byzantine_servers": 1, "declared_byzantine": 2}
 
 
 @pytest.mark.parametrize("momentum", PLACEMENTS)
-@pytest.mark.parametrize("attack", ["none", "little", "gaussian"])
+@pytest.mark.parametrize("attack", ["none", "little", "gaussian", "label-flip", "equivocate"])
 @pytest.mark.parametrize("servers", [1, 4])
 def test_with_complete_quorums_and_honest_servers_it_is_the_plain_simulation(
     momentum: str, attack: str, servers: int

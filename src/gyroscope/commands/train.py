@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -150,7 +151,7 @@ def _fresh_directory(config: Any) -> Path:
         *several,
         f"seed_{config.seed}",
     ]
-    name = "-".join(part.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_") for part in parts)
+    name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)
     candidate, number = Path("runs") / name, 2
     while candidate.exists():
         candidate, number = Path("runs") / f"{name}-{number}", number + 1

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gyroscope import randomness
 from gyroscope.attacks import Attack, View
+from gyroscope.errors import ConfigError
 from gyroscope.replicated import quorums
 from gyroscope.rules import Median, coordinatewise
 from gyroscope.statistics import Described
@@ -88,10 +89,18 @@ class Post:
             parameters=self.before.clone(),
             memory=self.notes.setdefault(f"{self.phase}/{receiver}", {}),
             honest=self.updates,
+            own=_no_data,
             server=receiver,
             servers=receivers,
         )
         return replication.attack(self.updates.rows, replication.byzantine, view) + self.before
+
+
+def _no_data(flipped: bool) -> Tensor:
+    raise ConfigError(
+        "this attack begins with gradients at the attackers' own data, and servers have none: choose another "
+        "server_attack, such as sign-flip, little or equivocate"
+    )
 
 
 def median(models: Tensor) -> Tensor:

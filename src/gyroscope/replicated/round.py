@@ -6,6 +6,8 @@ momentum at each server -> its model -> median over the servers' models
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,11 +15,13 @@ from gyroscope import randomness
 from gyroscope.attacks import View
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.replicated import drift, quorums
-from gyroscope.replicated.models import Post
+from gyroscope.replicated.models import Post, median
 from gyroscope.replicated.servers import Servers
 from gyroscope.round import Players, Round, Table
 from gyroscope.rules import Aggregate, Context
 from gyroscope.statistics import Described
+
+Own = Callable[[bool], Tensor]
 
 
 def play(players: Players, table: Table, servers: Servers, step: int, clock: Clock = UNTIMED) -> Round:
@@ -31,12 +35,16 @@ def play(players: Players, table: Table, servers: Servers, step: int, clock: Clo
     clock.lap("momentum")
     of_sent = Described(sent)
     of_sampled = of_sent if sent is table.sampled else Described(table.sampled)
+    own = None
+    if players.own:  # computed when an attack asks: at what someone takes for the model who hears all honest servers
+        players.workers.parameters.copy_(median(servers.models))
+        own = players.own.at(step, table.notes, table.state)
     lr = players.schedule.at(step)
     start, servers.before = servers.models.clone(), servers.models.mean(dim=0)
     seen: list[tuple[Aggregate, Tensor]] = []
     directions: list[Tensor] = []
     for server, model in enumerate(servers.models):
-        aggregate, attack = _aggregate(players, servers, server, of_sent, step, clock)
+        aggregate, attack = _aggregate(players, servers, server, of_sent, own, step, clock)
         direction, servers.states[server] = placement.after(aggregate.vector, servers.states[server])
         clock.lap("momentum")
         model.sub_(direction, alpha=lr)
@@ -73,11 +81,11 @@ def _sample(players: Players, table: Table, servers: Servers, step: int, clock: 
 
 
 def _aggregate(
-    players: Players, servers: Servers, server: int, honest: Described, step: int, clock: Clock
+    players: Players, servers: Servers, server: int, honest: Described, own: Own | None, step: int, clock: Clock
 ) -> tuple[Aggregate, Tensor]:
     """(what the server's rule makes of the rows in its quorum, what the Byzantine workers sent to this server)."""
     context = Context(step, players.seed, servers.memories[server])
-    attack = _attack_rows(players, servers, server, honest, context)
+    attack = _attack_rows(players, servers, server, honest, own, context)
     clock.lap("attack")
     h = len(honest.rows)
     count = servers.replication.worker_quorum - players.byzantine
@@ -93,7 +101,9 @@ def _aggregate(
     return aggregate, attack
 
 
-def _attack_rows(players: Players, servers: Servers, server: int, honest: Described, context: Context) -> Tensor:
+def _attack_rows(
+    players: Players, servers: Servers, server: int, honest: Described, own: Own | None, context: Context
+) -> Tensor:
     """What the Byzantine workers send to this server. They see all honest rows, and equivocate if the attack does."""
     if players.attack is None:
         return honest.rows[:0]
@@ -107,6 +117,7 @@ def _attack_rows(players: Players, servers: Servers, server: int, honest: Descri
         context=context,
         memory=servers.worker_notes.setdefault(str(server), {}),
         honest=honest,
+        own=own,
         server=server,
         servers=servers.replication.servers,
     )
