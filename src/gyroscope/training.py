@@ -23,6 +23,8 @@ from gyroscope.measures import Memory, Number, follow, measure
 from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
+from gyroscope.replicated import round as replicated
+from gyroscope.replicated.setup import servers_of
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
 from gyroscope.trusted import TrustedSamples
@@ -68,6 +70,11 @@ class Result:
         return self._frame(record.WEIGHTS)
 
     @property
+    def drift(self) -> pandas.DataFrame:
+        """How far the honest servers' models were apart, where there were several; docs/beyond/servers.md has more."""
+        return self._frame(record.DRIFT)
+
+    @property
     def max_accuracy(self) -> float:
         """The highest accuracy of all evaluations."""
         return max(float(row["accuracy"] or 0) for row in self.tables[record.EVALUATIONS])
@@ -80,7 +87,7 @@ class Result:
     def _frame(self, table: str) -> pandas.DataFrame:
         import pandas
 
-        frame: pandas.DataFrame = pandas.DataFrame(self.tables[table])
+        frame: pandas.DataFrame = pandas.DataFrame(self.tables.get(table, []))
         return frame
 
 
@@ -214,11 +221,13 @@ class Run:
         self.step = 0
         self.reason = ""
         self.table = Table(self.players)
+        self.servers = servers_of(config, self.players, self.table, honest, hired=hire is not None)
         self.memory = Memory.begin(self.parameters)
         self.tables: dict[str, list[dict[str, Number]]] = {
             record.METRICS: [],
             record.EVALUATIONS: [],
             record.WEIGHTS: [],
+            **({record.DRIFT: []} if self.servers else {}),
         }
 
     def go(
@@ -273,7 +282,10 @@ class Run:
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
         """Play, measure and record one round; returns its measures."""
-        played = play(self.players, self.table, self.step, clock)
+        if self.servers:
+            played = replicated.play(self.players, self.table, self.servers, self.step, clock)
+        else:
+            played = play(self.players, self.table, self.step, clock)
         if self.step % self.config.measure_every == 0:
             row, self.memory = measure(played, self.parameters, self.memory, self.ratio_bound)
             clock.lap("measures")
@@ -288,11 +300,15 @@ class Run:
 
     def _record(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
         self.tables[record.METRICS].append(row)
+        if self.servers:
+            self.tables[record.DRIFT].append(self.servers.drift)
         if weight is not None:
             shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
             self.tables[record.WEIGHTS].append({"step": self.step, **shares})
         if directory:
             directory.append(record.METRICS, row)
+            if self.servers:
+                directory.append(record.DRIFT, self.servers.drift)
             if weight is not None:
                 directory.append(record.WEIGHTS, self.tables[record.WEIGHTS][-1])
 
@@ -350,6 +366,7 @@ class Run:
             "course": dict(self.table.course),
             "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
+            "servers": self.servers.state() if self.servers else {},
             "start": self.memory.start,
             "previous": self.memory.previous,
             "past": self.memory.trajectory.past,
@@ -376,6 +393,8 @@ class Run:
         self.table.course = _to(state.get("course", {}), device)
         if self.players.trusted:
             self.players.trusted.state = _to(state["trusted"], device)
+        if self.servers:
+            self.servers.restore(state["servers"])
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),
@@ -400,7 +419,13 @@ class Run:
 
     def _title(self) -> str:
         attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
-        return f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
+        title = f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
+        if not self.servers:
+            return title
+        lying = (
+            f", {self.config.server_attack} x{self.config.byzantine_servers}" if self.config.byzantine_servers else ""
+        )
+        return f"{title}, {self.config.servers} servers{lying}"
 
 
 def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

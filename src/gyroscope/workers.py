@@ -109,6 +109,12 @@ class HonestWorkers:
         groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
         return -(-self.count // groups)
 
+    def alone(self, worker: int) -> HonestWorkers:
+        """One of these workers by itself, at the same model and with the batches that it has among all."""
+        one = copy.copy(self)
+        one.first, one.count, one._group = self.first + worker, 1, 1
+        return one
+
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out

@@ -25,6 +25,10 @@ examples:
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
 
+  six servers hold the model, one of them lies; each waits for 5 models and for 39 of 51 workers' rows, 12 of them lies:
+    gyroscope train --task mnist --rule krum --attack little --byzantine 12 --servers 6 --byzantine-servers 1 \
+        --server-attack sign-flip --out runs/servers
+
   the same from a file, and an interrupted run continued:
     gyroscope train --config runs/c/config.toml --out runs/d
     gyroscope train --resume runs/c
@@ -137,7 +141,16 @@ def _given(options: argparse.Namespace) -> dict[str, Any]:
 
 def _fresh_directory(config: Any) -> Path:
     """A directory that says what is in it and does not exist yet."""
-    parts = [config.task, config.rule, config.attack, f"f_{config.byzantine}", config.momentum, f"seed_{config.seed}"]
+    several = [f"servers_{config.servers}", config.server_attack] if config.servers > 1 else []
+    parts = [
+        config.task,
+        config.rule,
+        config.attack,
+        f"f_{config.byzantine}",
+        config.momentum,
+        *several,
+        f"seed_{config.seed}",
+    ]
     name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)
     candidate, number = Path("runs") / name, 2
     while candidate.exists():
