@@ -48,6 +48,19 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
+def all_finite(values: Tensor) -> Tensor:
+    """Whether no value is NaN or infinite: a single True or False, still on its device, so that no GPU is waited for.
+
+    A sum is finite only if all its terms are. On a CPU that takes a thirtieth of the time of `isfinite().all()`, which
+    decides where the sum alone does not: finite values may add up to infinity.
+    """
+    if values.device.type == "cpu":
+        finite = values.sum().isfinite()
+        if finite:
+            return finite
+    return values.isfinite().all()
+
+
 def squared_distances(rows: Tensor) -> Tensor:
     """The (n, n) table of squared Euclidean distances, in float64, inf where a row makes a distance meaningless.
 

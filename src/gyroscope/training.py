@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gyroscope import attacks, momentum, record, rules, simulation, tasks, tensorboard_log, theory
+from gyroscope import attacks, momentum, record, rows, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.curvature import Course
@@ -252,7 +252,7 @@ class Run:
                 progress.step(row)
                 if board:
                     board.write(row)
-                if not bool(torch.isfinite(self.parameters).all()):
+                if not bool(rows.all_finite(self.parameters)):
                     status = record.DIVERGED
                     break
                 clock.lap("record")
@@ -286,6 +286,8 @@ class Run:
             played = replicated.play(self.players, self.table, self.servers, self.step, clock)
         else:
             played = play(self.players, self.table, self.step, clock)
+        if self.step + 1 < self.steps:
+            self.players.workers.ask(self.step + 1)
         if self.step % self.config.measure_every == 0:
             row, self.memory = measure(played, self.parameters, self.memory, self.ratio_bound)
             clock.lap("measures")

@@ -47,6 +47,9 @@ class Workers(Protocol):
     present: Tensor | None
     """The numbers of those whose row of the last round is fit to be measured; None for all of them."""
 
+    def ask(self, step: int) -> None:
+        """The parameters are those of this step: who computes elsewhere may begin. `sample` will ask for the rows."""
+
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses of those present, rows of all): a row is NaN where a worker is missing."""
 
@@ -114,6 +117,9 @@ class HonestWorkers:
         one = copy.copy(self)
         one.first, one.count, one._group = self.first + worker, 1, 1
         return one
+
+    def ask(self, step: int) -> None:
+        """They compute when they are sampled, and not before."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""

@@ -34,6 +34,7 @@ def run_with(
         losses, rows = HonestWorkers.sample(self.simulated, step)
         self._losses = dict(enumerate(losses.tolist()))
         sent = {number: damage.get(number, row) for number, row in enumerate(rows)}
+        self._sound = {number for number, row in sent.items() if row is not None and row.isfinite().all()}
         return {number: row for number, row in sent.items() if row is not None}
 
     monkeypatch.setattr(LinkedWorkers, "collect", collect)
@@ -88,7 +89,7 @@ def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.Monke
         monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline: dict.fromkeys(range(3), zero))
         workers = run.players.workers
         assert isinstance(workers, LinkedWorkers)
-        workers._losses = dict.fromkeys(range(3), 0.0)
+        workers._losses, workers._sound = dict.fromkeys(range(3), 0.0), {0, 1, 2}
         ambient = torch.random.get_rng_state()
         workers.sample(0)
         assert torch.equal(ambient, torch.random.get_rng_state())

@@ -198,7 +198,6 @@ def test_a_message_is_read_only_if_it_is_complete_and_for_us() -> None:
     full = message.buffer.clone()
     for size in range(len(full)):  # gloo writes what came, and leaves the rest as it was
         message.wipe()
-        assert message.values.isnan().all()
         message.buffer[:size] = full[:size]
         with pytest.raises(UnfitError):
             message.read((ANSWER,), 3)

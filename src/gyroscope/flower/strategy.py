@@ -17,13 +17,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from gyroscope import momentum, rules
 from gyroscope.errors import ConfigError, GyroscopeError
+from gyroscope.events import JOINED, REJECTED, SKIPPED
 from gyroscope.flower.careful_grid import CarefulGrid
 from gyroscope.flower.layout import Layout, RefusedError, Values
-from gyroscope.flower.quoting import shortened
+from gyroscope.quoting import shortened
 
 log = logging.getLogger("flwr")  # Flower's own, so that `flwr run --stream` shows what is said here
 
-JOINED, REJECTED, SKIPPED = "joined", "rejected", "skipped"
 STATISTICS = ("running_mean", "running_var")
 """How the names of batch-norm's statistics end. They follow the batches and would overshoot with momentum."""
 

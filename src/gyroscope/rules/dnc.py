@@ -73,7 +73,8 @@ class DnC(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n, d = rows.shape
-        finite = rows.isfinite().all(dim=1).cpu().numpy()  # on all coordinates: those drawn may miss a NaN
+        # On all coordinates: those drawn may miss a NaN.
+        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite().cpu().numpy()
         survived = np.zeros(n, dtype=np.int64)
         generator = context.generator("dnc")
         drawn = self.coordinates < d

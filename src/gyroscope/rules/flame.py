@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -71,43 +72,48 @@ class FLAME(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n, d = rows.shape
-        arrows = _arrows(rows)
+        arrows = _Arrows(rows)
         chosen = majority(_cosine_distances(arrows), n // 2 + 1)
         weight = spectral.shares_of(n, chosen, rows.device)
         members = weight.nonzero().flatten()
         limit = arrows.lengths.sort().values[(n - 1) // 2]
-        lengths = arrows.lengths[members].clamp(max=limit) / len(members)
-        vector = lengths @ arrows.units.index_select(0, members)
+        shares = arrows.lengths[members].clamp(max=limit) / len(members)
+        vector = torch.cat([shares @ units.index_select(0, members) for units in arrows.units()])
         if self.noise > 0:
             draw = torch.randn(d, generator=context.generator("flame"), dtype=torch.float64)
             vector += self.noise * limit * draw.to(rows.device)
         return Aggregate(vector.to(rows.dtype), weight), {}
 
 
-class _Arrows(NamedTuple):
-    lengths: Tensor
-    """(n,) in float64: inf for a row that is not finite."""
-    units: Tensor
-    """(n, d) in float64: the rows at length 1, or 0 where they are zero."""
+class _Arrows:
+    """Rows as lengths and directions, in float64. However long a finite row is, its direction is known."""
 
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        largest = torch.linalg.vector_norm(rows, math.inf, dim=1).double()
+        self.scale = torch.where(largest > 0, largest, 1.0).unsqueeze(1)  # so that no square overflows or vanishes
+        squares = torch.zeros_like(largest)
+        for _, block in rows_module.blocks(rows):
+            squares += block.div_(self.scale).square_().sum(dim=1)
+        roots = squares.sqrt_()
+        self.roots = torch.where(roots > 0, roots, 1.0).unsqueeze(1)
+        self.lengths = (roots * largest).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        """(n,): inf for a row that is not finite, or whose length is no number."""
 
-def _arrows(rows: Tensor) -> _Arrows:
-    units = rows.to(torch.float64, copy=True)
-    largest = units.abs().amax(dim=1)
-    units /= torch.where(largest > 0, largest, 1.0).unsqueeze(1)  # so that no square overflows or vanishes
-    lengths = torch.linalg.vector_norm(units, dim=1)
-    units /= torch.where(lengths > 0, lengths, 1.0).unsqueeze(1)
-    lengths = (lengths * largest).nan_to_num_(nan=torch.inf, posinf=torch.inf)
-    return _Arrows(lengths, units)
+    def units(self) -> Iterator[Tensor]:
+        """(n, d) in parts, one beside the other: the rows at length 1, or 0 where they are zero."""
+        for _, block in rows_module.blocks(self.rows):
+            yield block.div_(self.scale).div_(self.roots)
 
 
 def _cosine_distances(arrows: _Arrows) -> spectral.Array:
     """(n, n): 1 - cosine; inf for a row that is not finite."""
-    table = spectral.table_of(rows_module.squared_distances(arrows.units)) / 2
+    parts = [spectral.table_of(rows_module.squared_distances(units)) for units in arrows.units()]
+    table = np.sum(parts, axis=0) / 2
     table[table < _SAME] = 0
     zero = (arrows.lengths == 0).cpu().numpy()
     table[zero != zero[:, None]] *= 2  # a unit and nothing: their cosine counts as 0
-    return table
+    return np.asarray(table)
 
 
 def majority(table: spectral.Array, size: int) -> spectral.Array:

@@ -87,7 +87,7 @@ class SignGuard(ContextualRule):
         weight = spectral.shares_of(n, passing, rows.device)
         members = weight.nonzero().flatten()
         shares = torch.where(lengths > limit, limit / lengths, 1.0)[members] / len(members)
-        return Aggregate((shares @ rows.index_select(0, members).double()).to(rows.dtype), weight), {}
+        return Aggregate(spectral.weighted_sum(rows, members, shares), weight), {}
 
 
 def sign_counts(part: Tensor) -> spectral.Array:

@@ -82,8 +82,13 @@ def mean_with(rows: Tensor, weight: Tensor) -> Tensor:
     shares = weight[chosen]
     if (shares == shares[0]).all():
         return rows_module.mean_of(rows, chosen)
-    wide = torch.promote_types(rows.dtype, torch.float32)
-    return (shares.to(wide) @ rows.index_select(0, chosen).to(wide)).to(rows.dtype)
+    return weighted_sum(rows, chosen, shares)
+
+
+def weighted_sum(rows: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
+    """The sum of the chosen rows times their factors, in float64 on the way. The others are not read."""
+    parts = [factors @ block.index_select(0, chosen) for _, block in rows_module.blocks(rows)]
+    return torch.cat(parts).to(rows.dtype)
 
 
 def shares_of(n: int, chosen: Array, device: torch.device) -> Tensor:
