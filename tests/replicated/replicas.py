@@ -25,6 +25,9 @@ TASK = gy.Task(
     (INPUTS[180:], TARGETS[180:]),
 )
 
+# Not as "nan" and "inf": a spec would read numbers.
+BAD = {"no-number": math.nan, "over": math.inf, "under": -math.inf, "huge": 3e38, "hugely-negative": -3e38}
+
 
 def config(**values: object) -> gy.Config:
     base = {"workers": 9, "batch": 6, "steps": 12, "lr": "0.1", "evaluate_every": 6, "rule": "median", "threads": 1}
@@ -57,10 +60,9 @@ class Vandal(attacks.Attack):
     value: str = "mixed"
 
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        values = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 3e38, "-huge": -3e38}
         if self.value != "mixed":
-            return torch.full((f, honest.shape[1]), values[self.value], dtype=honest.dtype)
-        turn = torch.tensor(list(values.values()), dtype=honest.dtype)
+            return torch.full((f, honest.shape[1]), BAD[self.value], dtype=honest.dtype)
+        turn = torch.tensor(list(BAD.values()), dtype=honest.dtype)
         return turn[torch.arange(f * honest.shape[1]) % len(turn)].view(f, -1)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from replicas import INPUTS, TARGETS, TASK, config, replicate
+from replicas import BAD, INPUTS, TARGETS, TASK, config, replicate
 from test_models import plain_median
 
 import gyroscope as gy
@@ -20,12 +20,15 @@ SEVERAL = {"servers": 6, "byzantine_servers": 1, "declared_byzantine": 2}
 
 
 @pytest.mark.parametrize("momentum", PLACEMENTS)
-@pytest.mark.parametrize("attack", ["none", "little", "gaussian", "label-flip", "equivocate"])
-@pytest.mark.parametrize("servers", [1, 4])
+@pytest.mark.parametrize(
+    ("servers", "attack"),
+    [*((servers, attack) for servers in (1, 4) for attack in ("none", "little", "gaussian", "label-flip")),
+     (1, "equivocate")],
+)  # fmt: skip
 def test_with_complete_quorums_and_honest_servers_it_is_the_plain_simulation(
     momentum: str, attack: str, servers: int
 ) -> None:
-    """To the bit, whatever the workers do, and so no honest server drifts from another."""
+    """To the bit, whatever the workers do who tell all servers the same, and so no honest server drifts from another."""
     settings = config(momentum=momentum, attack=attack, byzantine=0 if attack == "none" else 3, rule="krum")
     plain, several = Run(settings.resolve(TASK), TASK), replicate(settings, servers)
     assert several.servers is not None
@@ -124,7 +127,7 @@ def test_partial_quorums_let_servers_drift_and_exchanges_hold_them_together() ->
 
 
 @pytest.mark.parametrize("momentum", PLACEMENTS)
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "huge", "-huge", "mixed"])
+@pytest.mark.parametrize("value", [*BAD, "mixed"])
 def test_byzantine_servers_and_workers_that_send_anything_stop_nothing(momentum: str, value: str) -> None:
     lies = {"attack": f"replicas:Vandal:value={value}", "byzantine": 2}
     servers = {**SEVERAL, "server_attack": f"replicas:Vandal:value={value}"}
@@ -158,10 +161,10 @@ def test_equivocating_servers_part_the_workers_that_hear_them() -> None:
 
 def test_weights_belong_to_workers_also_where_some_are_not_heard() -> None:
     result = gy.train(
-        config(**SEVERAL, server_attack="zero", attack="nan", byzantine=2, workers=12, rule="krum", steps=6), task=TASK
+        config(**SEVERAL, server_attack="zero", attack="nan", byzantine=2, workers=12, rule="krum", steps=20), task=TASK
     )
     weights = result.weights.drop(columns="step").to_numpy()
-    assert weights.shape == (6, 12) and weights.sum(axis=1) == pytest.approx(1)
+    assert weights.shape == (20, 12) and weights.sum(axis=1) == pytest.approx(1)
     assert (weights[:, 10:] == 0).all()  # NaN is never taken
     assert (weights[:, :10] > 0).any(axis=0).all()  # and each honest worker is at times heard
     assert ((weights[:, :10] == 0).sum(axis=1) >= 2).all()  # of 10 honest, 8 are heard
