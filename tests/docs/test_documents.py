@@ -14,9 +14,10 @@ import pytest
 from gyroscope import measures
 from gyroscope.attacks import ATTACKS
 from gyroscope.cli import main, parser
+from gyroscope.replicated import drift
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language: str) -> list[tuple[Path, str]]:
@@ -78,6 +79,12 @@ def test_every_attack_is_explained_with_its_parameters() -> None:
         assert lines[name].startswith("| `"), name
         for field in dataclasses.fields(kind):
             assert f"`{field.name}`" in lines[name], (name, field.name)
+
+
+def test_every_column_of_the_drift_is_explained() -> None:
+    text = (ROOT / "docs" / "beyond" / "servers.md").read_text(encoding="utf-8")
+    for column in drift.COLUMNS:
+        assert f"`{column}`" in text, column
 
 
 def test_the_readme_begins_with_the_two_commands() -> None:

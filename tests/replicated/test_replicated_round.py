@@ -28,7 +28,7 @@ SEVERAL = {"servers": 6, "byzantine_servers": 1, "declared_byzantine": 2}
 def test_with_complete_quorums_and_honest_servers_it_is_the_plain_simulation(
     momentum: str, attack: str, servers: int
 ) -> None:
-    """To the bit, whatever the workers do who tell all servers the same, and so no honest server drifts from another."""
+    """To the bit, whatever the workers do who tell all servers the same: no honest server drifts from another."""
     settings = config(momentum=momentum, attack=attack, byzantine=0 if attack == "none" else 3, rule="krum")
     plain, several = Run(settings.resolve(TASK), TASK), replicate(settings, servers)
     assert several.servers is not None

@@ -59,24 +59,32 @@ class Post:
 
     def medians(self, receivers: int) -> Tensor:
         """(receivers, d): what each of them takes for the model. Servers are receivers who also hear themselves."""
-        if not self.replication.byzantine and self.replication.server_quorum >= len(self.models):
-            return median(self.models).expand(receivers, -1)
-        return torch.stack([median(self.heard_by(receiver, receivers)) for receiver in range(receivers)])
+        if self.replication.byzantine:
+            return torch.stack([median(self.heard_by(receiver, receivers)) for receiver in range(receivers)])
+        known: dict[tuple[int, ...], Tensor] = {}  # workers are many, and quorums of few servers are few
+        chosen = []
+        for receiver in range(receivers):
+            quorum = tuple(self._honest_heard_by(receiver).tolist())
+            if quorum not in known:
+                known[quorum] = median(self.heard_by(receiver, receivers))
+            chosen.append(known[quorum])
+        return torch.stack(chosen)
 
     def heard_by(self, receiver: int, receivers: int) -> Tensor:
         """(quorum, d): honest models first."""
-        replication = self.replication
-        honest = quorums.draw(
+        heard = self.models.index_select(0, self._honest_heard_by(receiver).to(self.models.device))
+        return heard if not self.replication.byzantine else torch.cat([heard, self._lies(receiver, receivers)])
+
+    def _honest_heard_by(self, receiver: int) -> Tensor:
+        return quorums.draw(
             self.seed,
             f"models to {self.phase}",
             receiver,
             self.step,
             len(self.models),
-            replication.server_quorum - replication.byzantine,
+            self.replication.server_quorum - self.replication.byzantine,
             own=receiver if self.phase == "servers" else None,
         )
-        heard = self.models.index_select(0, honest.to(self.models.device))
-        return heard if not replication.byzantine else torch.cat([heard, self._lies(receiver, receivers)])
 
     def _lies(self, receiver: int, receivers: int) -> Tensor:
         replication = self.replication

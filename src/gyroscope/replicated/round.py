@@ -54,7 +54,7 @@ def play(players: Players, table: Table, servers: Servers, step: int, clock: Clo
     if (step + 1) % replication.exchange_every == 0:
         post = Post("servers", step, players.seed, updated, servers.before, replication, servers.server_notes)
         exchanged = post.medians(replication.honest)
-        servers.models = exchanged.clone()
+        servers.models = exchanged
     players.workers.parameters.copy_(servers.models[0])
     clock.lap("update")
     servers.drift = drift.measure(step, lr, directions, start, updated, exchanged)
