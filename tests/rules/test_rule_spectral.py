@@ -92,6 +92,20 @@ def test_the_search_is_exact_where_there_are_thousands_of_subsets(n: int, f: int
     assert chosen(SMEA()(rows, f)) == every[values <= values.min() * (1 + 1e-10)][0].tolist()
 
 
+@pytest.mark.parametrize("seed", [30, 34, 58, 64, 79])
+def test_rows_too_far_apart_are_never_both_left_over(seed: int) -> None:
+    """Cubes of normal values have outliers on many sides. Of these rows some are neither chosen nor refused by
+    decision, but left over when no more can be refused, and too far apart to be chosen together."""
+    n, f = 5 + seed % 6, (4 + seed % 6) // 2
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, 2 + seed % 3, generator=generator, dtype=torch.float64) ** 3
+    variances = {
+        subset: spectral_oracles.principal(rows[list(subset)].numpy(), np.ones(n - f))[0][0]
+        for subset in itertools.combinations(range(n), n - f)
+    }
+    assert tuple(chosen(SMEA()(rows, f))) == min(variances, key=lambda subset: variances[subset])
+
+
 def test_smea_takes_the_lowest_rows_of_equal_subsets() -> None:
     assert chosen(SMEA()(torch.ones(9, 3), 4)) == [0, 1, 2, 3, 4]
     assert chosen(SMEA()(torch.eye(7), 3)) == [0, 1, 2, 3]  # all subsets of the corners of a simplex are alike
@@ -137,6 +151,16 @@ def test_caf_by_hand() -> None:
     vector, weight = CAF()(torch.tensor([[0.0], [1.0], [5.0]], dtype=torch.float64), 1)
     assert weight is not None
     assert weight.tolist() == pytest.approx([5 / 13, 8 / 13, 0]) and vector.item() == pytest.approx(8 / 13)
+
+
+@pytest.mark.parametrize("seed", [13, 23])
+def test_caf_returns_the_best_mean_not_the_last(seed: int) -> None:
+    """With these rows the top eigenvalue falls, then rises again."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(7, 2, generator=generator, dtype=torch.float64)
+    right = spectral_oracles.caf(rows.tolist(), 2, doubt=1e-13)
+    assert right is not None
+    assert CAF()(rows, 2).vector.tolist() == pytest.approx([values[0] for values in right], abs=1e-12)
 
 
 def test_caf_treats_copies_alike_to_the_last_bit() -> None:

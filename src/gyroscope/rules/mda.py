@@ -25,8 +25,8 @@ class MDA(Rule):
 
     Guarantee: where R is the distance of the farthest honest row from the honest mean, honest rows have a diameter of
     at most 2R, so the subset has too. It holds an honest row (n-f > f), so all of it is within 3R of the mean, and its
-    honest rows (all but f at most) within R: the result is within (1 + 2f/(n-f)) R. That is the smallest of the factors
-    here, and grows the least with f.
+    honest rows (all but f at most) within R: the result is within (1 + 2f/(n-f)) R. Of the factors of
+    all rules here it grows the least with f.
 
     A row that holds a NaN or an infinity is infinitely far from all others; while at most f are so, they are left out.
     Cost: n(n-1)/2 distances, O(n^2 d), and the search, on the host, at worst exponential in f (about 1.47^f steps).
