@@ -28,26 +28,34 @@ class OwnRows:
         self.honest, self.byzantine, self.placement = honest, byzantine, placement
         self._workers: dict[bool, HonestWorkers] = {}
 
-    def at(self, step: int, notes: MutableMapping[str, Tensor], state: State) -> Callable[[bool], Tensor]:
-        """A function from flipped to this round's rows; asking twice computes and accumulates once."""
+    def at(
+        self, step: int, notes: MutableMapping[str, Tensor], state: State, mu: float | None = None
+    ) -> Callable[[bool], Tensor]:
+        """A function from flipped to this round's rows; asking twice computes and accumulates once.
+
+        mu: the momentum factor of this round, where it changes.
+        """
         known: dict[bool, Tensor] = {}
+        placement = self.placement if mu is None else self.placement.at(mu)
 
         def rows(flipped: bool = False) -> Tensor:
             if flipped not in known:
-                known[flipped] = self._rows(step, notes, state, flipped)
+                known[flipped] = self._rows(placement, step, notes, state, flipped)
             return known[flipped].clone()
 
         return rows
 
-    def _rows(self, step: int, notes: MutableMapping[str, Tensor], common: State, flipped: bool) -> Tensor:
+    def _rows(
+        self, placement: Placement, step: int, notes: MutableMapping[str, Tensor], common: State, flipped: bool
+    ) -> Tensor:
         with _as_it_was(self.honest.model):
             _, sampled = self._of(flipped).sample(step)
-        if not self.placement.accumulates_rows:
+        if not placement.accumulates_rows:
             return sampled
-        prefix, first = _NOTES[flipped], self.placement.init(sampled)
+        prefix, first = _NOTES[flipped], placement.init(sampled)
         ours = [name for name, value in first.items() if value.dim() == sampled.dim()]
         kept = {name: notes.get(prefix + name, first[name]) for name in ours}
-        sent, state = self.placement.before(sampled, {**common, **kept})
+        sent, state = placement.before(sampled, {**common, **kept})
         notes.update({prefix + name: state[name] for name in ours})
         return sent
 

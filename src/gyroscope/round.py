@@ -150,7 +150,7 @@ def _attack_rows(players: Players, placement: Placement, table: Table, honest: D
         context=context,
         memory=table.notes,
         honest=honest,
-        own=players.own.at(context.step, table.notes, state) if players.own else None,
+        own=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
         received=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

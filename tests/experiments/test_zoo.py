@@ -258,7 +258,7 @@ def test_the_verdict_names_winner_runner_up_and_figures(tmp_path: Path) -> None:
     )
     assert "runner-up, `krum` with momentum at the workers, loses 7.0 points, to `zero`" in three
     assert "Without a defence the worst attack costs 41.0 points" in three
-    assert "one seed per cell" in three and "by 2.2 points" in three and "1 other defence is that near" in three
+    assert "one seed per cell" in three and "by 2.2 points" in three and "1 other defence is too near" in three
     assert "By final instead of maximum accuracy it, too, loses least: 14.0 points" in three
 
 

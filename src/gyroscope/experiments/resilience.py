@@ -115,7 +115,11 @@ class Noise:
     @property
     def indistinct(self) -> float:
         """Twice the standard error of the difference of two cells: what is nearer together cannot be told apart."""
-        return 2 * self.deviation * math.sqrt(2 / self.seeds)
+        return self.between(self.seeds, self.seeds)
+
+    def between(self, seeds: int, others: int) -> float:
+        """The same for two cells with so many seeds each."""
+        return 2 * self.deviation * math.sqrt(1 / seeds + 1 / others)
 
 
 class Map:

@@ -52,8 +52,10 @@ def _verdict(maps: Maps, f: int) -> str:
     first, second = ranking[:2]
     attacks = len(first.attacked)
     noise = maps.best.noise(f)
-    near = [s for s in ranking[1:] if s.worst.drop - first.worst.drop <= noise.indistinct]
-    by_final = next(standing for standing in maps.final.ranking(f) if not standing.trusting)
+    near = [s for s in ranking[1:] if s.worst.drop - first.worst.drop <= noise.between(len(first.seeds), len(s.seeds))]
+    tried = {(s.defence, s.placement) for s in ranking if s.seeds >= first.seeds}  # nobody wins by one lucky seed
+    candidates = [s for s in maps.final.standings if s.f == f and (s.defence, s.placement) in tried]
+    by_final = min(candidates, key=lambda s: (s.worst_over(first.seeds), s.mean))
     text = (
         f"{head}**{_name(first)} loses least in the worst case over all {attacks} attacks: "
         f"{_points(first.worst.drop)} of maximum accuracy, to `{first.worst.entry.attack}`.** "
@@ -91,7 +93,7 @@ def _near_text(near: Sequence[Standing], noise: resilience.Noise) -> str:
     if not near:
         return "No other defence is that near."
     others = "1 other defence is" if len(near) == 1 else f"{len(near)} other defences are"
-    return f"{others} that near to the first."
+    return f"{others} too near to the first to be told apart from it, those with one seed included."
 
 
 def size(maps: Maps) -> str:
@@ -111,9 +113,14 @@ def placements(maps: Maps) -> str:
     """How often each placement has the smaller worst case."""
     lines = []
     for f in zoo.BYZANTINE:
-        worst = {(s.defence, s.placement): s.worst.drop for s in maps.best.ranking(f)}
-        both = [d.name for d in zoo.defences() if all((d.name, place) in worst for place in PLACES)]
-        gains = [worst[d, "server"] - worst[d, "workers"] for d in both]
+        found = {(s.defence, s.placement): s for s in maps.best.ranking(f)}
+        both = [d.name for d in zoo.defences() if all((d.name, place) in found for place in PLACES)]
+        gains = []
+        for name in both:
+            server, workers = found[name, "server"], found[name, "workers"]
+            seeds = server.seeds & workers.seeds  # a mean over more seeds has the smaller worst case
+            if seeds:
+                gains.append(server.worst_over(seeds) - workers.worst_over(seeds))
         if gains:
             lines.append(
                 f"With f = {f}, {sum(gain > 0 for gain in gains)} of {len(gains)} defences have a smaller worst case "

@@ -37,12 +37,13 @@ from gyroscope.rules.smea import SMEA
 from gyroscope.rules.trimmed_mean import TrimmedMean
 from gyroscope.rules.zeno import Zeno
 
-_BY_COORDINATE = (Median, TrimmedMean, Phocas, MeaMed)
-_BY_DISTANCE = (Krum, Bulyan, MDA, MoNNA, CGE, Aksel, GeometricMedian)
+_OF_THE_PAPER = (Average, Krum, Median, Bulyan)
+_BY_COORDINATE = (TrimmedMean, Phocas, MeaMed)
+_BY_DISTANCE = (MDA, MoNNA, CGE, Aksel, GeometricMedian)
 _BY_DIRECTION = (SMEA, CAF, DnC, FLAME, SignGuard)
 _WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
 RULES: dict[str, type[Rule]] = {
-    rule.name: rule for rule in (Average, *_BY_COORDINATE, *_BY_DISTANCE, *_BY_DIRECTION, *_WITH_CONTEXT)
+    rule.name: rule for rule in (*_OF_THE_PAPER, *_BY_COORDINATE, *_BY_DISTANCE, *_BY_DIRECTION, *_WITH_CONTEXT)
 }
 
 __all__ = [

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gyroscope import blocks
 from gyroscope.errors import ConfigError
 from gyroscope.rules import meanshift, spectral
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
@@ -75,9 +76,7 @@ class SignGuard(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n, d = rows.shape
-        lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).nan_to_num_(
-            nan=torch.inf, posinf=torch.inf
-        )
+        lengths = blocks.squared_lengths(rows).sqrt_()
         limit = lengths.sort().values[(n - 1) // 2]
         finite = lengths.isfinite()
         usual = finite & (lengths >= self.lower * limit) & (lengths <= self.upper * limit)
