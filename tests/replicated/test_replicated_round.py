@@ -172,7 +172,8 @@ def test_weights_belong_to_workers_also_where_some_are_not_heard() -> None:
 
 @pytest.mark.parametrize("momentum", PLACEMENTS)
 def test_same_seed_same_bits_also_when_resumed(momentum: str, tmp_path: Path) -> None:
-    settings = config(**SEVERAL, server_attack="gaussian", attack="little", byzantine=2, momentum=momentum)
+    # Both remember: the workers' rows of rounds ago, the server's model of the round before.
+    settings = config(**SEVERAL, server_attack="zero", attack="stale:delay=3", byzantine=2, momentum=momentum)
     gy.train(settings, task=TASK, out=tmp_path / "whole")
     rounds = iter(range(100))
     stopped = gy.train(settings, task=TASK, out=tmp_path / "parts", stop=lambda: next(rounds) == 6)
