@@ -209,8 +209,9 @@ def test_dnc_sees_a_nan_outside_the_coordinates_drawn() -> None:
 
 
 def test_dncs_mean_of_huge_rows_is_finite() -> None:
-    rows = torch.full((5, 2), 3e38)
-    assert torch.equal(DnC()(rows, 1).vector, rows[0])
+    for rows in (torch.full((5, 2), 3e38), torch.full((5, 2), 1.7e308, dtype=torch.float64)):
+        vector = DnC()(rows, 1).vector
+        assert vector.isfinite().all() and torch.allclose(vector, rows[0])
 
 
 def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
@@ -264,6 +265,8 @@ def test_a_row_of_zeros_has_no_direction_but_other_zeros_have_the_same() -> None
     assert chosen(FLAME()(rows, 2)) == [1, 2, 3]
     rows[1] = 0
     assert chosen(FLAME()(rows, 2)) == [0, 1, 4] and not FLAME()(rows, 2).vector.any()
+    wide = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.3, 0.95]])  # at the cosine distance 0.7, nearer than any to zero
+    assert chosen(FLAME()(wide, 1)) == [1, 2]
 
 
 def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
