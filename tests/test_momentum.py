@@ -27,7 +27,8 @@ def directions(placement: Placement, gradients: list[Tensor], rule: Rule, f: int
     result = []
     for rows in gradients:
         sent, state = placement.before(rows, state)
-        direction, state = placement.after(rule(sent, f).vector, state)
+        shown, state = placement.received(sent, state, f, len(rows))
+        direction, state = placement.after(rule(shown, f).vector, state)
         result.append(direction)
     return result
 
@@ -106,14 +107,14 @@ def test_with_the_average_training_is_torchs_sgd(kind: type[Placement], seed: in
 @by_placement
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
 def test_neither_rows_nor_state_are_changed_in_place(name: str, nesterov: bool) -> None:
-    if name == "none" and nesterov:
+    if nesterov and name not in ("workers", "server", "server-kept"):
         return
     placement = momentum.make(name, 0.9, nesterov)
     state = placement.init(normal(4, 3, seed=0))
     for step in range(3):
         rows, vector = normal(4, 3, seed=step), normal(1, 3, seed=step + 10)[0]
         kept = (rows.clone(), vector.clone(), {key: value.clone() for key, value in state.items()})
-        after_before = placement.before(rows, state)[1]
+        after_before = placement.received(rows, placement.before(rows, state)[1], 1, 3)[1]
         between = {key: value.clone() for key, value in after_before.items()}
         after = placement.after(vector, after_before)[1]
         assert torch.equal(rows, kept[0]) and torch.equal(vector, kept[1])
@@ -129,8 +130,11 @@ def test_the_dtype_is_kept(name: str, dtype: torch.dtype) -> None:
     rows = normal(4, 3, seed=0, dtype=dtype)
     state = placement.init(rows)
     sent, state = placement.before(rows, state)
-    direction, state = placement.after(sent[0], state)
-    assert sent.dtype == direction.dtype == dtype and all(value.dtype == dtype for value in state.values())
+    shown, state = placement.received(sent, state, 1, 3)
+    direction, state = placement.after(shown[0], state)
+    assert sent.dtype == shown.dtype == direction.dtype == dtype
+    vectors = [value for value in state.values() if value.shape[-1:] == (3,)]
+    assert all(value.dtype == dtype for value in vectors) and (vectors or name == "none")
 
 
 @by_placement
@@ -138,7 +142,9 @@ def test_a_state_that_is_kept_can_be_replayed(name: str) -> None:
     placement = PLACEMENTS[name](mu=0.8)
     rows = normal(4, 3, seed=0)
     _, state = placement.before(rows, placement.init(rows))
+    _, state = placement.received(rows, state, 1, 3)
     _, state = placement.after(rows[0], state)
+    assert torch.equal(placement.received(rows, state, 1, 3)[0], placement.received(rows, state, 1, 3)[0])
     assert torch.equal(placement.before(rows, state)[0], placement.before(rows, state)[0])
     assert torch.equal(placement.after(rows[1], state)[0], placement.after(rows[1], state)[0])
 
@@ -165,6 +171,9 @@ def test_wrong_placements_are_refused() -> None:
         momentum.make("none", nesterov=True)
     with pytest.raises(UnknownNameError, match="did you mean 'workers'"):
         momentum.make("worker")
+    for name in ("feedback", "adaptive", "adaptive-oracle"):
+        with pytest.raises(ConfigError, match="no look-ahead form"):
+            momentum.make(name, nesterov=True)
 
 
 def test_make_builds_the_named_placement() -> None:

@@ -22,6 +22,7 @@ PAIRS = tuple(itertools.combinations(VECTORS, 2))
 COLUMNS = (
     "step",
     "lr",
+    "mu",
     "loss",
     *(f"{vector}_{what}" for vector in VECTORS for what in ("norm", "deviation", "max")),
     *(f"cosine_{left}_{right}" for left, right in PAIRS),
@@ -55,7 +56,7 @@ class Memory:
 
 
 def measure(
-    played: Round, parameters: Tensor, memory: Memory, mu: float, ratio_bound: float | None
+    played: Round, parameters: Tensor, memory: Memory, ratio_bound: float | None
 ) -> tuple[dict[str, Number], Memory]:
     """All columns of one round (`parameters` are those after it), and the memory for the next."""
     of_sent, h = played.of_sent.moments, len(played.of_sent.rows)
@@ -86,10 +87,17 @@ def measure(
     curvature, trajectory = None, memory.trajectory
     if of_sampled:
         known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
-        curvature, trajectory = theory.advance(memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, mu, known)
+        curvature, trajectory = theory.advance(
+            memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, played.mu, known
+        )
     ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
 
-    row: dict[str, Number] = {"step": played.step, "lr": played.lr, "loss": float(played.losses.mean())}
+    row: dict[str, Number] = {
+        "step": played.step,
+        "lr": played.lr,
+        "mu": played.mu,
+        "loss": float(played.losses.mean()),
+    }
     for name in VECTORS:
         row[f"{name}_norm"] = products.norm(name)
         row[f"{name}_deviation"] = deviations[name]
@@ -111,14 +119,14 @@ def measure(
     return row, Memory(memory.start, trajectory, _kept(vectors))
 
 
-def follow(played: Round, memory: Memory, mu: float, measured_next: bool) -> Memory:
+def follow(played: Round, memory: Memory, measured_next: bool) -> Memory:
     """The memory after a round that is not measured: what later measures need of it, and no more."""
     mean, trajectory = None, memory.trajectory
     if played.of_sampled:
         mean, h = played.of_sampled.moments.mean, len(played.of_sampled.rows)
         dots = statistics.products([mean, trajectory.past], [(0, 1)]).dots
         sigma = 0.0 if h == 1 else theory.spread(played.of_sampled.moments.squares, h)
-        _, trajectory = theory.advance(trajectory, mean, sigma, mu, (dots[0][0], dots[0][1]))
+        _, trajectory = theory.advance(trajectory, mean, sigma, played.mu, (dots[0][0], dots[0][1]))
     if not measured_next:
         return Memory(memory.start, trajectory, {})
     vectors = {

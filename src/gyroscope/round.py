@@ -1,6 +1,6 @@
 """The round: one synchronous step of Byzantine distributed SGD, and the whole of it.
 
-gradients -> momentum before the rule -> attack -> rule -> momentum after the rule -> parameters
+gradients -> momentum at the workers -> attack -> momentum before the rule -> rule -> momentum after it -> parameters
 """
 
 from __future__ import annotations
@@ -13,10 +13,14 @@ from torch import Tensor
 from gyroscope import randomness
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
+from gyroscope.curvature import Course
+from gyroscope.curvature import State as CourseState
 from gyroscope.momentum import Placement
+from gyroscope.own_rows import OwnRows
 from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import Workers
 
 
@@ -33,7 +37,13 @@ class Players:
     declared_f: int
     """How many the rule is told to tolerate."""
     schedule: Schedule
+    course: Course
+    """What of momentum factor and learning rate adapts to the trajectory."""
     seed: int
+    trusted: TrustedSamples | None = None
+    """What the server holds itself, for a rule that compares with it."""
+    own: OwnRows | None = None
+    """What the Byzantine workers would send if they were honest, for attacks that ask."""
 
     @property
     def n(self) -> int:
@@ -53,6 +63,7 @@ class Table:
         self.state = players.placement.init(self.honest)
         self.memory: Memory = {}
         """The rule's."""
+        self.course: CourseState = {}
         self.notes: dict[str, Tensor] = {}
         """The adversary's."""
         # Gradients are sampled right where they are sent from, unless momentum comes between.
@@ -65,11 +76,13 @@ class Round:
 
     step: int
     lr: float
+    mu: float
     losses: Tensor
     sampled: Tensor | None
     """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
     sent: Tensor
-    """(h, d): what they sent; with momentum at the workers, the accumulated gradients. NaN for who sent nothing."""
+    """(h, d): what the rule was shown of them; with momentum before the rule, the accumulated gradients. NaN for who
+    sent nothing."""
     attack: Tensor
     """(f, d): what the Byzantine workers sent; f may be 0."""
     aggregate: Aggregate
@@ -82,44 +95,62 @@ class Round:
 def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
     """Play one round: update the model's parameters and the table in place, and tell what happened."""
     parameters = players.workers.parameters
+    advice = players.course.advice(table.course)
+    placement = players.placement.at(advice.mu)
     losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
-    sent, table.state = players.placement.before(sampled, table.state, out=table.honest)
+    sent, table.state = placement.before(sampled, table.state, out=table.honest)
     clock.lap("momentum")
     present = players.workers.present
     of_sent = Described(sent if present is None else sent[present])
     of_sampled = of_sent
     if sent is not sampled:
         of_sampled = Described(sampled if present is None else sampled[present])
-    context = Context(step, players.seed, table.memory)
-    attack = _attack_rows(players, of_sent, parameters, context, table.notes)
+    trusted = None
+    if players.trusted:
+        trusted = players.trusted.gradient(step, advice.mu)
+        clock.lap("gradients")
+    context = Context(step, players.seed, table.memory, trusted)
+    attack = _attack_rows(players, placement, table, of_sent, context)
     table.byzantine.copy_(attack)
     clock.lap("attack")
-    aggregate, table.memory = players.rule.step(table.matrix, players.declared_f, context)
-    clock.lap("rule")
-    direction, table.state = players.placement.after(aggregate.vector, table.state)
+    shown, table.state = placement.received(table.matrix, table.state, players.declared_f, players.workers.count)
+    if shown is not table.matrix:
+        sent = shown[: players.workers.count]
+        of_sent = Described(sent if present is None else sent[present])
     clock.lap("momentum")
-    lr = players.schedule.at(step)
+    aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
+    if players.trusted:
+        players.trusted.played(aggregate.vector)
+    clock.lap("rule")
+    direction, table.state = placement.after(aggregate.vector, table.state)
+    accumulated = placement.accumulates_rows or not placement.knows_samples
+    table.course = players.course.observe(table.course, table.matrix, parameters, advice.mu, accumulated)
+    clock.lap("momentum")
+    lr = players.schedule.at(step) * advice.rate
     parameters.sub_(direction, alpha=lr)
     clock.lap("update")
-    if not players.placement.knows_samples:
-        return Round(step, lr, losses, None, sent, attack, aggregate, None, of_sent)
-    return Round(step, lr, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
+    if not placement.knows_samples:
+        return Round(step, lr, advice.mu, losses, None, sent, attack, aggregate, None, of_sent)
+    return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
-def _attack_rows(
-    players: Players, honest: Described, parameters: Tensor, context: Context, notes: dict[str, Tensor]
-) -> Tensor:
+def _attack_rows(players: Players, placement: Placement, table: Table, honest: Described, context: Context) -> Tensor:
     if players.attack is None:
         return honest.rows[:0]
+    state, h = table.state, players.workers.count
+    # Where workers are missing, nobody knows what the server keeps of the others: it is left out then.
+    foreseen = placement.sees_all_rows and players.workers.present is None
     view = View(
         rule=players.rule,
         declared_f=players.declared_f,
         generator=randomness.generator(players.seed, "attack", context.step),
         step=context.step,
-        parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
-        placement=players.placement.name,
+        parameters=players.workers.parameters.clone(),  # the adversary sees the parameters but cannot write them
+        placement=placement.name,
         context=context,
-        memory=notes,
+        memory=table.notes,
         honest=honest,
+        own=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
+        received=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

@@ -132,10 +132,15 @@ def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.Monke
         assert buffers["1.num_batches_tracked"] == 1 and buffers["1.running_mean"].abs().sum() > 0
 
 
-def test_a_worker_builds_only_tasks_that_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_builds_only_tasks_and_shardings_that_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever reaches the server's port can write the offer: it must not be able to have a module imported."""
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     offer = Offer(gy.Config(task="trap:Task", rule="trap:Rule", workers=3), 3, 10, "float32", 10.0)
     with pytest.raises(UnknownNameError, match="trap:Task"):
+        Calculator(Offer.parse(offer.text()), 0, {})
+    offer = Offer(gy.Config(shards="trap:Sharding", workers=3), 3, 10, "float32", 10.0)
+    with pytest.raises(UnknownNameError, match="trap:Sharding"):
         Calculator(Offer.parse(offer.text()), 0, {})

@@ -107,6 +107,7 @@ def expected_rows(
             "aggregate": norm(aggregate - vectors["sent"]),
         }
         row: dict[str, float | bool | None] = {"step": t, "loss": float(played.losses.double().mean())}
+        row["mu"] = config.mu
         row["lr"] = 0.05 if config.lr == "0.3,2:0.05" and t >= 2 else float(config.lr.split(",")[0])
         for name, vector in vectors.items():
             row[f"{name}_norm"] = None if vector is None else norm(vector)
@@ -198,7 +199,7 @@ def test_the_memory_of_the_recursions_does_not_grow() -> None:
     sizes = []
     for step in range(9):
         played = play(run.players, run.table, step)
-        _, run.memory = measures.measure(played, run.parameters, run.memory, 0.9, None)
+        _, run.memory = measures.measure(played, run.parameters, run.memory, None)
         kept = [run.memory.start, run.memory.trajectory.past, *run.memory.previous.values()]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in kept))
     assert sizes[-1] == sizes[1]

@@ -124,7 +124,7 @@ class Recorder:
 
 def _free(settings: Settings) -> Path:
     """The directory that was asked for, or one under `runs` that says what is in it; a number where it is taken."""
-    rule = settings.rule.replace(":", "_").replace("=", "_").replace(",", "_")
+    rule = settings.rule.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_")
     name = f"flower-{settings.task.split(':')[0]}-{rule}-f_{settings.f}-{settings.momentum}-seed_{settings.seed}"
     wanted = Path(settings.out) if settings.out else Path("runs") / name
     candidate, number = wanted, 2

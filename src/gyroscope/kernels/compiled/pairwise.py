@@ -24,13 +24,17 @@ _LINE = 64  # bytes of a cache line
 
 
 def tiles(n: int) -> Any:
-    """(tiles, 3): the first left row, the first right row and the shape of each tile; together all pairs once."""
+    """(tiles, 3): the first left row, the first right row and the shape of each tile; together all pairs once.
+
+    Every other sweep over the right rows goes backwards: it begins with those that the last one has left in the cache.
+    """
     found = []
     for left in range(0, n, TILE):
         here = min(TILE, n - left)
         if here > 1:
             found.append((left, left, TILES.index((here, 0))))
-        for right in range(left + TILE, n, TILE):
+        rights = range(left + TILE, n, TILE)
+        for right in rights if left // TILE % 2 else reversed(rights):
             found.append((left, right, TILES.index((TILE, min(TILE, n - right)))))
     return np.array(found, dtype=np.int64).reshape(-1, 3)
 
