@@ -39,7 +39,8 @@ def measure(d: int, budget: float, told: Told | None = None) -> tuple[list[Line]
     """A real server and real worker processes, whose gradients are ready before they are asked for.
 
     So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
-    measures, the tables of the run directory, looking for NaN.
+    measures, the tables of the run directory, looking for NaN. One thread, as `gyroscope launch` chooses: with more,
+    nine processes on a few cores wait for each other's threads.
     """
     if told is not None:
         told(f"{WORKERS} workers, d = {d:,}")
@@ -74,7 +75,7 @@ def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch) -> None:
     """A run like any other, until enough was measured."""
     task, never = task_of(d), 10**9
     config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
-                    steps=never, evaluate_every=never, checkpoint_every=never)  # fmt: skip
+                    steps=never, evaluate_every=never, checkpoint_every=never, threads=1)  # fmt: skip
     with Server(_TERMS, beside, beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
         beside.settled = lambda: _rows_have_come(server)
         result = server.train(config, out, task=task, clock=clock)
