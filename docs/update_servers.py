@@ -28,7 +28,11 @@ SCENES: dict[str, Callable[[Config], bool]] = {
     "a server: equivocate": lambda config: _lies(config) == ("none", "equivocate"),
     "nobody lies, exchange every 10 steps": lambda config: config.exchange_every == 10,
 }
-ROWS = {"relative_before": "before the exchange", "relative_after": "after it"}
+DRAWN = ("nobody lies", "workers: equivocate", "a server: equivocate")
+ROWS = {
+    "drift_before": "largest distance between\nhonest servers",
+    "relative_before": "the same, divided by\nthe length of the step",
+}
 
 
 def main(folder: Path, *options: str) -> int:
@@ -46,19 +50,18 @@ def publish(setups: list[SetupResult]) -> None:
 
 
 def draw(setups: list[SetupResult]) -> None:
-    """Drift over steps, relative to the step length: before and after the exchange, one panel per scene."""
-    scenes = list(SCENES)[:4]
-    figure, grid = figures.new_figure(2, len(scenes))
-    for column, scene in enumerate(scenes):
-        for row, (quantity, when) in enumerate(ROWS.items()):
-            axes = grid[row][column]
+    """Drift over steps, after the update and before the exchange: as it is, and relative to the step length."""
+    figure, grid = figures.new_figure(len(ROWS), len(DRAWN))
+    for line, (quantity, label) in zip(grid, ROWS.items(), strict=True):
+        line[0].set_ylabel(label)
+        for axes, scene in zip(line, DRAWN, strict=True):
             figures.draw(axes, [_curve(setup, quantity) for setup in _of(scene, setups)], positive=True)
             axes.set_yscale("log")
-            axes.set_title(f"{scene}: {when}")
-    for line in grid:
-        line[0].set_ylabel("largest distance between\nhonest servers / step length")
-    grid[0][0].legend(loc="lower right", title="momentum")
-    figure.suptitle("How far apart 5 honest servers are: MNIST, 15 workers, Krum")
+    for axes, scene in zip(grid[0], DRAWN, strict=True):
+        axes.set_title(scene)
+    grid[0][0].legend(loc="upper right", title="momentum")
+    config = setups[0].config
+    figure.suptitle(f"Drift between the honest ones of {config.servers} servers: MNIST, {config.workers} workers, Krum")
     figures.save(figure, DOCS / "beyond" / "servers")
     (DOCS / "beyond" / "servers.pdf").unlink()
 
@@ -78,17 +81,17 @@ def draw_rare_exchanges(setups: list[SetupResult]) -> None:
 def table(setups: list[SetupResult]) -> str:
     """Means over seeds and over the steps in which momentum has settled."""
     lines = [
-        "| who lies | momentum | maximum accuracy | step length | drift before | drift after | before / step | "
-        "after / step | contraction | alignment |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "| who lies | momentum | maximum accuracy | step length | disagreement | drift before | drift after | "
+        "before / step | after / step | contraction | alignment |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for scene in SCENES:
         for setup in _of(scene, setups):
             accuracy = f"{100 * setup.mean(lambda run: run.max_accuracy):.1f} %"
             numbers = [
                 f"{setup.mean(_settled(column)):.3f}"
-                for column in ("step_length", "drift_before", "drift_after", "relative_before", "relative_after",
-                               "contraction", "alignment")
+                for column in ("step_length", "disagreement", "drift_before", "drift_after", "relative_before",
+                               "relative_after", "contraction", "alignment")
             ]  # fmt: skip
             lines.append(f"| {scene} | {setup.config.momentum} | {accuracy} | {' | '.join(numbers)} |")
     seeds = sorted({seed for setup in setups for seed in setup.seeds})
