@@ -7,6 +7,7 @@ from typing import Any
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.data import shards
+from gyroscope.defences import DEFENCES
 from gyroscope.errors import UnknownNameError
 
 Listing = tuple[list[str], list[list[str]]]
@@ -14,6 +15,11 @@ Listing = tuple[list[str], list[list[str]]]
 
 def listing(what: str) -> Listing:
     """Header and lines for one of the kinds of things that can be named."""
+    if what == "defences":
+        return ["name", "what", "means"], [
+            [each.name, each.summary, " ".join(f"--{key} {value}" for key, value in each.settings.items())]
+            for each in DEFENCES.values()
+        ]
     if what == "rules":
         return _header("needs"), [_line(rule, rule.needs) for rule in rules.RULES.values()]
     if what == "preaggregations":
@@ -31,7 +37,9 @@ def listing(what: str) -> Listing:
     if what == "tasks":
         return _header("defaults"), [_line(task, _settings(task.defaults)) for task in tasks.TASKS.values()]
     raise UnknownNameError(
-        "listing", what, ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings"]
+        "listing",
+        what,
+        ["defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings"],
     )
 
 

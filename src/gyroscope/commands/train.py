@@ -22,6 +22,9 @@ examples:
     gyroscope train --rule krum --attack little --byzantine 5 --momentum server  --out runs/a
     gyroscope train --rule krum --attack little --byzantine 5 --momentum workers --out runs/b
 
+  the defence that has lost least so far, against almost half of the workers:
+    gyroscope train --defence best --workers 15 --attack empire --byzantine 7
+
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
 
@@ -72,6 +75,9 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
         group = groups.setdefault(title, None) or command.add_argument_group(title)
         groups[title] = group
         _add_option(group, field)
+        if field.name == "rule":
+            group.add_argument("--defence", metavar="NAME", help="instead of a rule and a placement of momentum: best, "
+                               "what has lost least so far (see `gyroscope list defences`)")  # fmt: skip
 
 
 def _fields() -> Iterator[dataclasses.Field[Any]]:
@@ -115,7 +121,9 @@ def resuming(options: argparse.Namespace) -> bool:
     """Whether a run is to be continued. Then nothing else may be said about it."""
     if not hasattr(options, "resume"):
         return False
-    others = [*_given(options), *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
+    others = [
+        *_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))
+    ]  # fmt: skip
     if others:
         raise ConfigError(
             f"--resume takes everything from {options.resume}/config.toml: leave out "
@@ -129,9 +137,25 @@ def configuration(options: argparse.Namespace) -> tuple[Any, Path, bool]:
     from gyroscope.config import Config
 
     config = Config.load(options.config) if hasattr(options, "config") else Config()
-    config = dataclasses.replace(config, **_given(options))
+    config = dataclasses.replace(config, **_defended(options), **_given(options))
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
     return config, out, hasattr(options, "overwrite")
+
+
+def _defended(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that a defence's name stands for."""
+    from gyroscope.defences import defence
+
+    if not hasattr(options, "defence"):
+        return {}
+    settings = defence(options.defence)
+    doubled = [f"--{name}" for name in settings if hasattr(options, name)]
+    if doubled:
+        means = ", ".join(f"{name} {value}" for name, value in settings.items())
+        raise ConfigError(
+            f"--defence {options.defence} says already: {means}. Leave out {' and '.join(doubled)}, or --defence"
+        )
+    return dict(settings)
 
 
 def _given(options: argparse.Namespace) -> dict[str, Any]:
