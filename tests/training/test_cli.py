@@ -228,11 +228,11 @@ def test_only_what_means_a_field_becomes_an_option() -> None:
 
 
 def test_a_run_of_its_own_name_says_what_is_not_usual_in_it(tmp_path: Path) -> None:
-    unusual = ("--rule", "zeno", "--trusted", 10, "--shards", "dirichlet:alpha=0.5", "--adapt", "lr")
+    unusual = ("--rule", "zeno", "--trusted", 10, "--shards", "dirichlet:alpha=0.2", "--adapt", "lr")
     finished = gyroscope("train", *SMALL, *unusual, cwd=tmp_path)
-    title = "digits zeno, no attack, momentum workers, shards dirichlet:alpha=0.5, trusted 10, adapt lr: steps 0 to 30"
+    title = "digits zeno, no attack, momentum workers, shards dirichlet:alpha=0.2, trusted 10, adapt lr: steps 0 to 30"
     assert finished.err.splitlines()[0] == title
-    name = "digits-zeno-none-f_0-workers-shards_dirichlet_alpha_0.5-trusted_10-adapt_lr-seed_1"
+    name = "digits-zeno-none-f_0-workers-shards_dirichlet_alpha_0.2-trusted_10-adapt_lr-seed_1"
     assert os.listdir(tmp_path / "runs") == [name]
 
 

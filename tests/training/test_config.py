@@ -144,7 +144,7 @@ def test_an_unknown_keyword_is_an_error_with_the_nearest_one() -> None:
         ({"rule": rules.Nnm() >> rules.Bucketing(s=3) >> rules.Median()}, "nnm+bucketing:s=3+median"),
         ({"attack": attacks.Alternate(attacks.Little(factor=2), 5)}, "alternate:attack=(little:factor=2),period=5"),
         ({"server_attack": attacks.SignFlip()}, "sign-flip"),
-        ({"shards": shards.Dirichlet(alpha=0.5)}, "dirichlet:alpha=0.5"),
+        ({"shards": shards.Dirichlet(alpha=0.1)}, "dirichlet:alpha=0.1"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
