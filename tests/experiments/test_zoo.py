@@ -413,6 +413,12 @@ def test_a_dry_run_of_many_tells_what_they_are_made_of(tmp_path: Path, capsys: p
 
 
 @pytest.mark.usefixtures("few")
+def test_only_a_dry_run_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "zoo", "--out", str(tmp_path / "out"), "--list"]) == 2
+    assert "add --dry-run" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("few")
 def test_the_best_are_chosen_by_the_runs_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sweep", "zoo", "--out", str(tmp_path), "--best", "1", "--seeds", "1-2", "--dry-run"]
     assert main(command) == 2

@@ -46,6 +46,8 @@ def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
 
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if options.list and not options.dry_run:
+        raise ConfigError("--list names the runs of a dry run: add --dry-run, or leave it out")
     for setup in setups:
         setup.config.resolve()  # every mistake shows before the first run starts
     out = Path(options.out)
