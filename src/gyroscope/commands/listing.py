@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
+_ENDLESS = 10_000
 KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
 
 
@@ -30,14 +31,14 @@ def _list(options: argparse.Namespace) -> int:
     from gyroscope.listing import listing
 
     # A pipe has no width of its own: leave all the room there is, so that an entry stays a line for grep.
-    console = Console(width=None if sys.stdout.isatty() else 10_000, markup=False, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else _ENDLESS, markup=False, highlight=False)
     for what in [options.what] if options.what else KINDS:
         header, lines = listing(what)
         if not options.what:
             console.print(f"\n{what}", style="bold")
         table = _table(header, lines)
-        fits = console.measure(table).maximum <= console.width
-        console.print(table if fits else _narrow(header, lines))
+        wanted = console.measure(table, options=console.options.update(width=_ENDLESS)).maximum
+        console.print(table if wanted <= console.width else _narrow(header, lines))
     return 0
 
 

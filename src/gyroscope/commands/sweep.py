@@ -102,7 +102,7 @@ def _grid(options: argparse.Namespace) -> list[Setup]:
 def _zoo(options: argparse.Namespace) -> list[Setup]:
     from gyroscope.experiments import grid, zoo
 
-    print(zoo.described())
+    running.print_wrapped([zoo.described()])
     if options.dry_run and options.list:
         for entry in zoo.infeasible():
             print(f"infeasible  {entry.defence}, f = {entry.f}: {entry.reason}")
