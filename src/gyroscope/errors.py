@@ -7,7 +7,10 @@ traceback, because the reader can mend it. Any other exception is a bug in Gyros
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+_NEAR, _NEAR_IF_SHORT, _SHORT = 0.6, 0.5, 3
+"""How alike a misspelt name must be to what was meant; one wrong letter of two is half of it."""
 
 
 class GyroscopeError(Exception):
@@ -23,7 +26,7 @@ class UnknownNameError(GyroscopeError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
         choices = sorted(known)
-        near = difflib.get_close_matches(name, choices, n=1)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=_NEAR if len(name) > _SHORT else _NEAR_IF_SHORT)
         hint = f"did you mean {near[0]!r}? " if near else ""
         listing = ", ".join(choices) if choices else "it takes none"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
@@ -66,3 +69,9 @@ class RoundAbandonedError(GyroscopeError):
 
 class MissingExtraError(GyroscopeError, ImportError):
     """An optional dependency is asked for but not installed."""
+
+
+def either(remedies: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *others, last = remedies
+    return f"{', '.join(others)} or {last}" if others else last

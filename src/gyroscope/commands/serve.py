@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gyroscope.commands import train
+from gyroscope.commands.wording import in_options
 
 _TRUST = """\
 trust: neither links nor store are authenticated or encrypted. Whoever reaches the port reads and writes the run. Use a
@@ -76,7 +77,7 @@ def add(commands: Any) -> None:
         _add_terms(command, port)
         train.add_configuration(command)
         command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, reword=in_options)
 
 
 def _add_terms(command: argparse.ArgumentParser, port: int) -> None:

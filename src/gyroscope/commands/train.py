@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gyroscope.commands.wording import in_options
 from gyroscope.errors import ConfigError
 
 STOPPED = 3
@@ -55,7 +56,7 @@ def add(commands: Any) -> None:
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
     shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
-    command.set_defaults(run=_train)
+    command.set_defaults(run=_train, reword=in_options)
 
 
 def add_files(command: argparse.ArgumentParser) -> None:
@@ -172,6 +173,7 @@ def _fresh_directory(config: Any) -> Path:
         f"f_{config.byzantine}",
         config.momentum,
         *several,
+        *(f"{name}_{value}" for name, value in config.unusual().items()),
         f"seed_{config.seed}",
     ]
     name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)

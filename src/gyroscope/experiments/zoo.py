@@ -156,6 +156,26 @@ def infeasible() -> list[Infeasible]:
     ]
 
 
+def described() -> str:
+    """What the recipe is made of."""
+    return (
+        f"the zoo: {len(defences())} defences, {len(attack_specs())} attacks and none, {len(PLACES)} placements of "
+        f"momentum, f = {' and '.join(map(str, BYZANTINE))} of {WORKERS} workers: {len(entries()):,} cells"
+    )
+
+
+def missing() -> list[str]:
+    """Which defences do not exist for which f: a line for each f, or several f, that some lack."""
+    lacking: dict[str, tuple[int, ...]] = {}
+    for entry in infeasible():
+        lacking[entry.defence] = (*lacking.get(entry.defence, ()), entry.f)
+    lines = []
+    for fs in sorted(set(lacking.values())):
+        names = [name for name, without in lacking.items() if without == fs]
+        lines.append(f"not feasible for f = {' and '.join(map(str, fs))} ({len(names)}): {', '.join(names)}")
+    return lines
+
+
 def defences() -> list[Defence]:
     """Every rule, bare and with each pre-aggregation, and some that are neither."""
     return list(_defences())
