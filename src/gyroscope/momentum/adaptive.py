@@ -57,10 +57,13 @@ class Adaptive(ServerKept):
         last = state.get("direction")
         if last is None:
             last = torch.zeros_like(vector)
-        if bool(state["at_workers"]):
+        if self.at_workers(state):
             return vector, {**state, "direction": vector}
         direction, memory = self._accumulate(vector, last)
         return direction, {**state, "direction": memory}
+
+    def at_workers(self, state: State) -> bool:
+        return bool(state["at_workers"])
 
     def judged_by(self, rows: Tensor, honest: int) -> tuple[Tensor, float]:
         """(what stands for the mean of the honest rows, what stands for their deviation)."""
