@@ -105,7 +105,8 @@ def test_python_and_the_command_line_give_the_same_numbers_and_floats_read_back_
                     assert row[name] == ""
                 else:
                     assert float(row[name]) == value, (table, name)
-        pandas.testing.assert_frame_equal(pandas.read_csv(made / table), frame, check_dtype=False, rtol=1e-14)
+        read, frame = (each.dropna(axis="columns", how="all") for each in (pandas.read_csv(made / table), frame))
+        pandas.testing.assert_frame_equal(read, frame, check_dtype=False, rtol=1e-14)
 
 
 def test_options_and_configuration_file_mean_the_same(made: Path, tmp_path: Path) -> None:
