@@ -100,7 +100,7 @@ def decreases(means: list[numpy.ndarray], sigmas: list[float], mu: float) -> boo
 
 
 def robust_estimates(rows: numpy.ndarray) -> tuple[numpy.ndarray, float]:
-    """(median, deviation), as the server of `adaptive` sees them: docs/beyond.md in words, the lower of two middles."""
+    """(median, deviation), as the server of `adaptive` sees them, the lower of two middles."""
     others = [[norm(a - b) ** 2 for j, b in enumerate(rows) if j != i] for i, a in enumerate(rows)]
     middles = sorted(sorted(distances)[(len(distances) - 1) // 2] for distances in others)
     return numpy.sort(rows, axis=0)[(len(rows) - 1) // 2], math.sqrt(middles[(len(rows) - 1) // 2] / 2)
