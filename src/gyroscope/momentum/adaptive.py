@@ -27,8 +27,9 @@ class Adaptive(ServerKept):
     median over workers of their median squared distance to the others, halved, in place of the variance. With fewer
     than half of the rows Byzantine, each coordinate of the first is between honest ones. For n >= 2f + 2 the second is
     between honest pairs' halved squared distances (at n = 2f + 1 it is at most the largest of them, but f rows at the
-    honest mean halve it): whatever f workers send moves the switch no further than honest values reach. That can be far enough: what
-    pulls the median the same way in every round looks like a straight trajectory (docs/beyond/placements.md).
+    honest mean halve it): whatever f workers send moves the switch no further than honest values reach. That can
+    be far enough: what pulls the median the same way in every round looks like a straight trajectory
+    (docs/beyond/placements.md).
     """
 
     name = "adaptive"
