@@ -128,14 +128,9 @@ def publish_adapting(study: Study) -> None:
 def accuracy_table(study: Study) -> str:
     """Every placement beside the others."""
     lines = _head(("lr", "attack", "rule", "f"), PLACEMENTS)
-    for setting in _settings(RATES):
+    for setting in [*_settings(RATES), *(Setting(rate, "average", 0, "none") for rate in RATES)]:
         values = [study.accuracy(setting, placement) for placement in PLACEMENTS]
         lines += _line(f"| {setting.lr:g} {setting.cells}", values, "{:.1f}")
-    for rate in RATES:
-        unattacked = Setting(rate, "average", 0, "none")
-        lines += _line(
-            f"| {rate:g} {unattacked.cells}", [study.accuracy(unattacked, placement) for placement in PAPERS], "{:.1f}"
-        )
     return "\n".join([*lines, "", f"Maximum accuracy in %. {study.size()}"])
 
 
