@@ -74,10 +74,10 @@ class Adaptive(ServerKept):
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveOracle(Adaptive):
-    """`adaptive` as it would be if the server knew who is honest: what robust estimates can at best achieve."""
+    """`adaptive` as it would be if the server knew who is honest: what its estimates are estimates of."""
 
     name = "adaptive-oracle"
-    summary = "as adaptive, but judged by the honest rows alone, which no server knows: an upper bound"
+    summary = "as adaptive, but judged by the honest rows alone, which no server knows"
     paper = "this one's conclusion"
     one_process = True
 

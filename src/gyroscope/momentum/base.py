@@ -66,7 +66,7 @@ class Placement(ABC):
         """From all n rows, as they arrived at the server, to those that the rule is given.
 
         f: how many of them the server must reckon with to be Byzantine. honest: how many, the first ones, are not: only
-        a placement that is meant as an upper bound looks at that, because no server knows it.
+        a placement that is meant for comparison looks at that, because no server knows it.
         """
         return rows, state
 
