@@ -104,7 +104,7 @@ class Config:
     adapt: str = _option(
         "none",
         _HOW,
-        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond.md)",
+        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond/adapting.md)",
         metavar="WHAT",
     )
     clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")

@@ -51,8 +51,11 @@ RULE_SETTINGS: dict[str, Mapping[str, Any]] = {
 }
 """What a rule needs besides its name: keys of the configuration, and as `rule` the spec to use instead of the name."""
 
-ATTACK_SPECS: dict[str, Sequence[str]] = {}
-"""The forms in which an attack is tried, where that is not its bare name: the key is its name in the table."""
+ATTACK_SPECS: dict[str, Sequence[str]] = {"foresight": ()}
+"""The forms in which an attack is tried, where that is not its bare name: the key is its name in the table.
+
+Foresight is its inner attack where momentum is at the server or at the workers, as it is here.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
