@@ -129,7 +129,7 @@ def _run(options: argparse.Namespace, launch: bool) -> int:
 
 def _threads_each(config: Any) -> int:
     """The machine's cores shared out to server and workers: with more threads they wait for each other's, spinning."""
-    processes = 1 + config.workers - config.byzantine
+    processes: int = 1 + config.workers - config.byzantine
     return max(1, (os.cpu_count() or 1) // processes)
 
 
