@@ -10,7 +10,7 @@ import math
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
@@ -42,6 +42,9 @@ _RECORD, _MACHINE = "what is recorded", "on which machine"
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in)."""
+
+    inapplicable: ClassVar[tuple[str, ...]] = ()
+    """Fields that mean nothing to this kind of run: neither options nor written."""
 
     task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
     steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
@@ -149,6 +152,11 @@ class Config:
         config.check()
         return config
 
+    @property
+    def gate(self) -> str:
+        """What stands between the workers and the model, as a directory's name has it."""
+        return self.rule
+
     def experiment(self) -> dict[str, Any]:
         """The settings that change the numbers of a run: not the device, the data's folder or the checkpoints."""
         return {
@@ -160,6 +168,13 @@ class Config:
         assert self.workers is not None
         assert self.declared_byzantine is not None
         assert self.mu is not None
+        self.check_attack()
+        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
+        momentum.make(self.momentum, self.mu, self.nesterov)
+
+    def check_attack(self) -> None:
+        """Whether there are as many to attack as there is an attack, and somebody honest."""
+        assert self.workers is not None
         if self.attack == NO_ATTACK and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
@@ -175,8 +190,6 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
-        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
-        momentum.make(self.momentum, self.mu, self.nesterov)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Config:
@@ -206,7 +219,8 @@ class Config:
         """The TOML text that `load` reads back to an equal configuration."""
         import tomli_w
 
-        return tomli_w.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None})
+        written = {key: value for key, value in dataclasses.asdict(self).items() if key not in self.inapplicable}
+        return tomli_w.dumps({key: value for key, value in written.items() if value is not None})
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}

@@ -29,8 +29,12 @@ CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
 EVENTS = "events.csv"  # only where workers are processes of their own
+ARRIVALS = "arrivals.csv"  # only in asynchronous runs
 FLOWER = "flower.toml"  # only in the runs of gyroscope.flower
-_OWN = (CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, EVENTS, CHECKPOINT, MODEL, LOCK, BOARD, FLOWER)
+_OWN = (
+    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK, BOARD,
+    FLOWER,
+)  # fmt: skip
 
 _UNFINISHED = ".new"
 
