@@ -146,7 +146,7 @@ def test_without_a_filter_one_nan_is_the_end() -> None:
 
 
 def test_attacks_are_made_of_what_honest_workers_last_sent() -> None:
-    """With the attack sign-flip and one honest worker, every lie is minus its last gradient: the two undo each other."""
+    """With sign-flip and one honest worker, every lie is minus its last gradient: the two undo each other."""
     result = run(workers=2, attack="sign-flip", byzantine=1, filter="none", momentum="none", declared_byzantine=0,
                  speeds="equal", jitter=0, steps=9)  # fmt: skip
     model = simulation.first_model(TASK, 1)

@@ -95,15 +95,15 @@ def accuracy_figure(
     return save(figure, path)
 
 
-def new_figure(rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """An empty figure and its (rows, columns) array of axes, which share their scales."""
+def new_figure(rows: int = 1, columns: int = 1, share: bool = True) -> tuple[Figure, Any]:
+    """An empty figure and its (rows, columns) array of axes, which share their scales unless told not to."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     size = (5 * columns, 0.4 + 3.4 * rows)
-    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True)
+    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=share, sharey=share)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:

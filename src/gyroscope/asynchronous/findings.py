@@ -1,0 +1,239 @@
+"""What the study of docs/beyond/asynchronous.md found: its numbers, tables and figure, from the run directories."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gyroscope import record
+from gyroscope.asynchronous import recipes
+from gyroscope.asynchronous.config import AsyncConfig
+from gyroscope.asynchronous.recipes import Entry
+
+if TYPE_CHECKING:
+    import pandas
+
+ORDERS = {"workers": "filter(momentum(g))", "server-each": "momentum(filter(g))"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """How the filter's verdicts on honest gradients compare with those in the other order of filter and momentum."""
+
+    same: float
+    """The share of verdicts that are the same."""
+    kappa: float
+    """Cohen's: 1 for always the same, 0 for what chance alone would give at these rates; NaN where one never varies."""
+    accepted: float
+    other_accepted: float
+
+
+def agreement(verdicts: Sequence[bool], others: Sequence[bool]) -> Agreement:
+    """Of two judges of the same things."""
+    count = len(verdicts)
+    same = sum(own == other for own, other in zip(verdicts, others, strict=True)) / count
+    own, other = sum(verdicts) / count, sum(others) / count
+    chance = own * other + (1 - own) * (1 - other)
+    return Agreement(same, (same - chance) / (1 - chance) if chance < 1 else math.nan, own, other)
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A run of the study that has ended, its tables read when they are asked for."""
+
+    entry: Entry
+    path: Path
+
+    @property
+    def config(self) -> AsyncConfig:
+        return self.entry.config
+
+    @cached_property
+    def arrivals(self) -> pandas.DataFrame:
+        import pandas
+
+        frame: pandas.DataFrame = pandas.read_csv(self.path / record.ARRIVALS)
+        return frame
+
+    @cached_property
+    def max_accuracy(self) -> float:
+        import pandas
+
+        return 100 * float(pandas.read_csv(self.path / record.EVALUATIONS)["accuracy"].max())
+
+    @cached_property
+    def staleness(self) -> float:
+        """Mean, of what was accepted."""
+        return float(self.arrivals.loc[self.arrivals["accepted"], "staleness"].mean())
+
+    @cached_property
+    def age(self) -> float:
+        """Mean number of versions since what was applied had been computed."""
+        return float(self.arrivals["age"].mean())
+
+    @cached_property
+    def byzantine_share(self) -> float:
+        """In percent of what was accepted."""
+        return 100 * float(self.arrivals.loc[self.arrivals["accepted"], "byzantine"].mean())
+
+    @cached_property
+    def honest_accepted(self) -> float:
+        """In percent of what honest workers sent."""
+        return 100 * float(self.arrivals.loc[~self.arrivals["byzantine"], "accepted"].mean())
+
+    @cached_property
+    def agreement(self) -> Agreement:
+        honest = self.arrivals[~self.arrivals["byzantine"]].dropna(subset=["other_accepted"])
+        return agreement(honest["accepted"].astype(bool).tolist(), honest["other_accepted"].astype(bool).tolist())
+
+
+def load(entries: Iterable[Entry], out: Path) -> list[Found]:
+    """The runs that have ended."""
+    return [Found(entry, out / entry.name) for entry in entries if recipes.is_complete(entry, out / entry.name)]
+
+
+def where(runs: Iterable[Found], part: str, **settings: object) -> list[Found]:
+    """The runs of a part of the study with these settings."""
+    return [
+        run
+        for run in runs
+        if run.entry.part == part and all(getattr(run.config, key) == value for key, value in settings.items())
+    ]
+
+
+def mean(runs: Sequence[Found], quantity: Callable[[Found], float]) -> float:
+    return statistics.fmean(map(quantity, runs)) if runs else math.nan
+
+
+def _cell(value: float, digits: int = 1) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def staleness_table(runs: Sequence[Found]) -> str:
+    """Per staleness: how the two orders agree, and how both, and the other placements, learn."""
+    lines = [
+        "| workers | mean staleness | verdicts the same (%) | kappa | accepted: sums / gradients (%) | "
+        + " | ".join(f"`{placement}`" for placement in recipes.PLACEMENTS)
+        + " |",
+        "|---|---:|---:|---:|---:|" + "---:|" * len(recipes.PLACEMENTS),
+    ]
+    for label, settings in _stale_settings():
+        here = where(runs, "staleness", **settings)
+        summed = [run for run in here if run.config.momentum == "workers"]
+        if not summed:
+            continue
+        cells = [
+            label,
+            _cell(mean(summed, lambda run: run.staleness)),
+            _cell(100 * mean(summed, lambda run: run.agreement.same), 0),
+            _cell(mean(summed, lambda run: run.agreement.kappa), 2),
+            f"{_cell(100 * mean(summed, lambda run: run.agreement.accepted), 0)} / "
+            f"{_cell(100 * mean(summed, lambda run: run.agreement.other_accepted), 0)}",
+        ]
+        for placement in recipes.PLACEMENTS:
+            own = [run for run in here if run.config.momentum == placement]
+            cells.append(_cell(mean(own, lambda run: run.max_accuracy)))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _stale_settings() -> list[tuple[str, dict[str, object]]]:
+    even = [
+        (f"pause of {idle:g} computing times" if idle else "no pause", {"idle": idle, "speeds": "equal"})
+        for idle in recipes.FRESH_TO_STALE
+    ]
+    return [*even, ("no pause, uneven, stragglers", {"idle": 0.0, "speeds": recipes.UNEVEN["speeds"]})]
+
+
+def attacks_table(runs: Sequence[Found]) -> str:
+    """Maximum accuracy by attack, speed of the liars, filter and placement."""
+    lines = [
+        "| attack | liars' speed | filter | liars' share (%) | honest accepted (%) | "
+        + " | ".join(f"`{placement}`" for placement in recipes.PLACEMENTS)
+        + " |",
+        "|---|---:|---|---:|---:|" + "---:|" * len(recipes.PLACEMENTS),
+    ]
+    cases: list[tuple[str, float]] = [("none", 1.0)]
+    cases += [(attack, speed) for attack in recipes.ATTACKS for speed in recipes.BYZANTINE_SPEEDS]
+    for attack, speed in cases:
+        for filter in ("none", "kardam"):
+            here = where(runs, "attacks", attack=attack, byzantine_speed=speed, filter=filter)
+            if not here:
+                continue
+            cells = [
+                attack,
+                "" if attack == "none" else f"{speed:g}",
+                filter,
+                _cell(mean(here, lambda run: run.byzantine_share), 0),
+                _cell(mean(here, lambda run: run.honest_accepted), 0),
+            ]
+            for placement in recipes.PLACEMENTS:
+                own = [run for run in here if run.config.momentum == placement]
+                cells.append(_cell(mean(own, lambda run: run.max_accuracy)))
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def dampening_table(runs: Sequence[Found]) -> str:
+    """Maximum accuracy by dampening and placement, and how much a gradient counts on average."""
+    places = ("workers", "server", "none")
+    lines = [
+        "| dampening | mean weight | " + " | ".join(f"`{place}`" for place in places) + " |",
+        "|---|---:|" + "---:|" * len(places),
+    ]
+    for dampening in recipes.DAMPENINGS:
+        here = [run for run in runs if run.entry.part == "dampening" and run.config.dampening == dampening]
+        if not here:
+            continue
+        weight = mean(here, lambda run: float(run.arrivals["weight"].mean()))
+        cells = [dampening, _cell(weight, 2)]
+        for place in places:
+            own = [run for run in here if run.config.momentum == place]
+            cells.append(_cell(mean(own, lambda run: run.max_accuracy)))
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def figure(runs: Sequence[Found], path: Path) -> list[Path]:
+    """Agreement of the two orders, age of what is applied, and accuracy, each over the mean staleness."""
+    from gyroscope.report.figures import new_figure, save
+
+    drawing, grid = new_figure(1, 3, share=False)
+    agree, old, learned = grid[0]
+    for placement in recipes.PLACEMENTS:
+        points = [
+            [run for run in where(runs, "staleness", idle=idle, speeds="equal") if run.config.momentum == placement]
+            for idle in recipes.FRESH_TO_STALE
+        ]
+        points = [point for point in points if point]
+        stale = [mean(point, lambda run: run.staleness) for point in points]
+        style = _STYLES[placement]
+        if placement in ORDERS:
+            label = f"the run is {ORDERS[placement]}"
+            agree.plot(stale, [mean(p, lambda run: run.agreement.kappa) for p in points], label=label, **style)
+        old.plot(stale, [mean(p, lambda run: run.age) for p in points], label=placement, **style)
+        learned.plot(stale, [mean(p, lambda run: run.max_accuracy) for p in points], label=placement, **style)
+    agree.set(title="do both orders judge alike?", ylabel="Cohen's kappa of the verdicts", ylim=(-0.1, 1.02))
+    old.set(title="how old is what is applied?", ylabel="mean age (versions)")
+    learned.set(title="what is learned", ylabel="maximum accuracy (%)")
+    for axes in grid[0]:
+        axes.set_xlabel("mean staleness (versions)")
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+    n, f = recipes.N, recipes.F
+    drawing.suptitle(f"{runs[0].config.task}, n = {n} honest workers, Lipschitz filter that tolerates f = {f}")
+    return save(drawing, path)
+
+
+_STYLES: dict[str, dict[str, str]] = {
+    "workers": {"color": "#0072B2", "linestyle": "-", "marker": "s"},
+    "server": {"color": "#D55E00", "linestyle": "--", "marker": "o"},
+    "server-each": {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    "server-rounds": {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
+    "none": {"color": "#000000", "linestyle": (0, (5, 2)), "marker": "x"},  # type: ignore[dict-item]
+}
