@@ -103,6 +103,10 @@ class RunDirectory:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunDirectoryError(f"{path} holds no run to resume: there is no {CONFIG} in it")
+        if (path / ARRIVALS).is_file():
+            raise RunDirectoryError(
+                f"{path} holds an asynchronous run, which cannot be resumed: begin anew, gyroscope async --overwrite"
+            )
         for name in (METRICS, EVALUATIONS, WEIGHTS, ENVIRONMENT, STATUS):
             if not (path / name).is_file():
                 raise RunDirectoryError(

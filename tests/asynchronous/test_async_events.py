@@ -21,6 +21,7 @@ def test_events_come_by_time_then_arrivals_first_then_by_number(wanted: list[tup
     out = [queue.pop() for _ in range(len(queue))]
     assert [(event.time, event.kind, event.worker) for event in out] == sorted(wanted)
     assert len(queue) == 0
+    assert ARRIVE < FETCH  # whoever fetches at the same moment gets the newer model
 
 
 def test_speeds_are_equal_drawn_or_given() -> None:

@@ -30,7 +30,12 @@ def test_every_run_of_the_study_is_feasible_and_has_a_name_of_its_own() -> None:
 
 
 def test_the_study_runs_once_and_gives_tables_and_a_figure(tmp_path: Path) -> None:
-    wanted = ("idle_0-workers", "idle_0-server-each", "empire-speed_10-kardam-workers", "dampening-inverse-server")
+    wanted = (
+        "idle_0-rate_0.05-workers",
+        "idle_0-rate_0.05-none",
+        "empire-speed_10-kardam-workers",
+        "dampening-inverse-server",
+    )
     todo = [entry for entry in recipes.entries("digits", [1], rounds=4) if entry.name.removesuffix("-seed_1") in wanted]
     assert len(todo) == len(wanted)
     assert [left for left, _ in recipes.run_all(todo, tmp_path)] == [3, 2, 1, 0]
@@ -43,8 +48,9 @@ def test_the_study_runs_once_and_gives_tables_and_a_figure(tmp_path: Path) -> No
     assert attacked.byzantine_share == pytest.approx(100 * accepted["byzantine"].sum() / len(accepted))
     assert f"| empire | 10 | kardam | {attacked.byzantine_share:.0f} |" in findings.attacks_table(runs)
     (summed,) = findings.where(runs, "staleness", momentum="workers")
-    assert f"| no pause | {summed.staleness:.1f} | {100 * summed.agreement.same:.0f} |" in findings.staleness_table(
-        runs
-    )
+    (plain,) = findings.where(runs, "staleness", momentum="none")
+    table = findings.staleness_table(runs)
+    assert f"| 0.05 | no pause | {summed.staleness:.1f} | {100 * summed.agreement.same:.0f} |" in table
+    assert f"| {summed.max_accuracy:.1f} | - | - | - | {plain.max_accuracy:.1f} |" in table
     assert "| inverse | 0." in findings.dampening_table(runs)
     assert all(path.stat().st_size > 0 for path in findings.figure(runs, tmp_path / "figure"))

@@ -161,6 +161,7 @@ def test_the_other_order_is_judged_beside_the_run_and_changes_nothing() -> None:
         assert torch.equal(final(plain), final(compared))
         assert plain.arrivals["other_accepted"].isna().all()
         assert set(compared.arrivals["other_accepted"]) == {True, False}
+        assert (compared.arrivals["other_accepted"] != compared.arrivals["accepted"]).any()
     same = run(momentum="server-each", mu=0.0, declared_byzantine=2, compare_orders=True).arrivals
     assert (same["other_accepted"] == same["accepted"]).all()
     lied = run(attack="little", byzantine=2, compare_orders=True).arrivals
@@ -191,6 +192,8 @@ def test_a_run_directory_is_one_like_any_other(tmp_path: Path) -> None:
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     result = train(BASE, task=TASK, out=tmp_path / "run", stop=lambda: True)
     assert (result.status, result.step) == (record.INTERRUPTED, 1)
+    with pytest.raises(RunDirectoryError, match="asynchronous run, which cannot be resumed"):
+        gy.resume(tmp_path / "run", task=TASK)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from typing import Any
@@ -73,10 +74,10 @@ def test_the_frequency_filter_refuses_only_what_the_definition_forbids(f: int, d
 @pytest.mark.parametrize("f", [1, 2, 5])
 def test_byzantine_workers_of_any_speed_have_at_most_f_of_2f_plus_1(f: int) -> None:
     honest, liars = list(range(2 * f + 1)), [*range(2 * f + 1, 3 * f + 1)]
-    order = [worker for number in range(200) for worker in (*liars * 50, honest[number % len(honest)])]
+    order = [worker for number in range(60) for worker in (*liars * 20, honest[number % len(honest)])]
     verdicts = judge_all(Frequency(), f, by_workers(order))
     accepted = [worker for worker, verdict in zip(order, verdicts, strict=True) if verdict.accepted]
-    assert sum(worker < 2 * f + 1 for worker in accepted) == 200  # honest workers in turn are never refused
+    assert sum(worker < 2 * f + 1 for worker in accepted) == 60  # honest workers in turn are never refused
     for start in range(len(accepted) - 2 * f):
         window = accepted[start : start + 2 * f + 1]
         assert sum(worker in liars for worker in window) <= f
@@ -214,19 +215,17 @@ def test_nothing_passes_before_2f_plus_1_workers_have_spoken_and_then_norms_deci
     assert [verdict.accepted for verdict in judge_all(Lipschitz(), 1, arrivals)] == [False, False, False, True, False]
 
 
-@given(st.integers(0, 10**6))
-def test_state_and_arrivals_are_never_changed(seed: int) -> None:
-    stream = torch.Generator().manual_seed(seed)
-    filter = Kardam()
+@pytest.mark.parametrize("name", FILTERS)
+def test_state_and_arrivals_are_never_changed(name: str) -> None:
+    stream, filter = torch.Generator().manual_seed(1), parse(name)
     state = filter.begin(1)
     for number in range(12):
         arrival = at(number % 4, torch.randn(D, generator=stream), number)
-        before = (repr(state), arrival.vector.clone(), arrival.parameters.clone())
-        again = filter.judge(arrival, state)
-        once_more = filter.judge(arrival, state)
-        assert again[0] == once_more[0] and repr(state) == before[0]
-        assert torch.equal(arrival.vector, before[1]) and torch.equal(arrival.parameters, before[2])
-        state = again[1]
+        before = copy.deepcopy((state, arrival))
+        verdict, after = filter.judge(arrival, state)
+        assert repr((state, arrival)) == repr(before)
+        assert filter.judge(arrival, state)[0] == verdict
+        state = after
 
 
 # -- both ------------------------------------------------------------------------------------------------------------

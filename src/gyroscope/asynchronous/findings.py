@@ -8,15 +8,17 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gyroscope import record
 from gyroscope.asynchronous import recipes
 from gyroscope.asynchronous.config import AsyncConfig
+from gyroscope.asynchronous.placement import PLACEMENTS
 from gyroscope.asynchronous.recipes import Entry
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.axes import Axes
 
 ORDERS = {"workers": "filter(momentum(g))", "server-each": "momentum(filter(g))"}
 
@@ -115,31 +117,37 @@ def _cell(value: float, digits: int = 1) -> str:
 
 
 def staleness_table(runs: Sequence[Found]) -> str:
-    """Per staleness: how the two orders agree, and how both, and the other placements, learn."""
+    """Per learning rate and staleness: how the two orders agree, and how both, and the other placements, learn."""
     lines = [
-        "| workers | mean staleness | verdicts the same (%) | kappa | accepted: sums / gradients (%) | "
-        + " | ".join(f"`{placement}`" for placement in recipes.PLACEMENTS)
+        "| rate | workers | mean staleness | verdicts the same (%) | kappa | accepted: sums / gradients (%) | "
+        + " | ".join(f"`{placement}`" for placement in PLACEMENTS)
         + " |",
-        "|---|---:|---:|---:|---:|" + "---:|" * len(recipes.PLACEMENTS),
+        "|---:|---|---:|---:|---:|---:|" + "---:|" * len(PLACEMENTS),
     ]
-    for label, settings in _stale_settings():
-        here = where(runs, "staleness", **settings)
-        summed = [run for run in here if run.config.momentum == "workers"]
-        if not summed:
-            continue
-        cells = [
-            label,
-            _cell(mean(summed, lambda run: run.staleness)),
-            _cell(100 * mean(summed, lambda run: run.agreement.same), 0),
-            _cell(mean(summed, lambda run: run.agreement.kappa), 2),
-            f"{_cell(100 * mean(summed, lambda run: run.agreement.accepted), 0)} / "
-            f"{_cell(100 * mean(summed, lambda run: run.agreement.other_accepted), 0)}",
-        ]
-        for placement in recipes.PLACEMENTS:
-            own = [run for run in here if run.config.momentum == placement]
-            cells.append(_cell(mean(own, lambda run: run.max_accuracy)))
-        lines.append("| " + " | ".join(cells) + " |")
+    for rate in recipes.STALE_RATES:
+        for label, settings in _stale_settings():
+            by_place = {place: at_rate(runs, rate, place, **settings) for place in PLACEMENTS}
+            summed = by_place["workers"]
+            if not summed:
+                continue
+            cells = [
+                f"{rate:g}",
+                label,
+                _cell(mean(summed, lambda run: run.staleness)),
+                _cell(100 * mean(summed, lambda run: run.agreement.same), 0),
+                _cell(mean(summed, lambda run: run.agreement.kappa), 2),
+                f"{_cell(100 * mean(summed, lambda run: run.agreement.accepted), 0)} / "
+                f"{_cell(100 * mean(summed, lambda run: run.agreement.other_accepted), 0)}",
+                *(_cell(mean(found, lambda run: run.max_accuracy)) for found in by_place.values()),
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def at_rate(runs: Iterable[Found], rate: float, placement: str, **settings: object) -> list[Found]:
+    """The runs about staleness with this placement, and the rate that corresponds to this one with it."""
+    lr = recipes.rate_of(placement, rate)
+    return where(runs, "staleness", momentum=placement, lr=lr, **settings)
 
 
 def _stale_settings() -> list[tuple[str, dict[str, object]]]:
@@ -154,9 +162,9 @@ def attacks_table(runs: Sequence[Found]) -> str:
     """Maximum accuracy by attack, speed of the liars, filter and placement."""
     lines = [
         "| attack | liars' speed | filter | liars' share (%) | honest accepted (%) | "
-        + " | ".join(f"`{placement}`" for placement in recipes.PLACEMENTS)
+        + " | ".join(f"`{placement}`" for placement in PLACEMENTS)
         + " |",
-        "|---|---:|---|---:|---:|" + "---:|" * len(recipes.PLACEMENTS),
+        "|---|---:|---|---:|---:|" + "---:|" * len(PLACEMENTS),
     ]
     cases: list[tuple[str, float]] = [("none", 1.0)]
     cases += [(attack, speed) for attack in recipes.ATTACKS for speed in recipes.BYZANTINE_SPEEDS]
@@ -172,7 +180,7 @@ def attacks_table(runs: Sequence[Found]) -> str:
                 _cell(mean(here, lambda run: run.byzantine_share), 0),
                 _cell(mean(here, lambda run: run.honest_accepted), 0),
             ]
-            for placement in recipes.PLACEMENTS:
+            for placement in PLACEMENTS:
                 own = [run for run in here if run.config.momentum == placement]
                 cells.append(_cell(mean(own, lambda run: run.max_accuracy)))
             lines.append("| " + " | ".join(cells) + " |")
@@ -203,37 +211,43 @@ def figure(runs: Sequence[Found], path: Path) -> list[Path]:
     """Agreement of the two orders, age of what is applied, and accuracy, each over the mean staleness."""
     from gyroscope.report.figures import new_figure, save
 
-    drawing, grid = new_figure(1, 3, share=False)
-    agree, old, learned = grid[0]
-    for placement in recipes.PLACEMENTS:
-        points = [
-            [run for run in where(runs, "staleness", idle=idle, speeds="equal") if run.config.momentum == placement]
-            for idle in recipes.FRESH_TO_STALE
-        ]
-        points = [point for point in points if point]
-        stale = [mean(point, lambda run: run.staleness) for point in points]
-        style = _STYLES[placement]
-        if placement in ORDERS:
-            label = f"the run is {ORDERS[placement]}"
-            agree.plot(stale, [mean(p, lambda run: run.agreement.kappa) for p in points], label=label, **style)
-        old.plot(stale, [mean(p, lambda run: run.age) for p in points], label=placement, **style)
-        learned.plot(stale, [mean(p, lambda run: run.max_accuracy) for p in points], label=placement, **style)
-    agree.set(title="do both orders judge alike?", ylabel="Cohen's kappa of the verdicts", ylim=(-0.1, 1.02))
+    drawing, grid = new_figure(2, 2, share=False)
+    agree, old = grid[0]
+    agree.set(title="do both orders judge alike?", ylabel="Cohen's kappa of the verdicts", ylim=(-0.02, 1.02))
     old.set(title="how old is what is applied?", ylabel="mean age (versions)")
-    learned.set(title="what is learned", ylabel="maximum accuracy (%)")
-    for axes in grid[0]:
+    first = recipes.STALE_RATES[0]
+    for placement, order in ORDERS.items():
+        label = f"{order}, judged beside it the other order"
+        _draw(agree, runs, first, placement, lambda run: run.agreement.kappa, label)
+    for placement in PLACEMENTS:
+        _draw(old, runs, first, placement, lambda run: run.age, placement)
+        for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
+            _draw(axes, runs, rate, placement, lambda run: run.max_accuracy, placement)
+    for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
+        axes.set(title=f"what is learned, learning rate {rate:g}", ylabel="maximum accuracy (%)", ylim=(50, 100))
+    for axes in grid.flatten():
         axes.set_xlabel("mean staleness (versions)")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     n, f = recipes.N, recipes.F
-    drawing.suptitle(f"{runs[0].config.task}, n = {n} honest workers, Lipschitz filter that tolerates f = {f}")
+    drawing.suptitle(f"{runs[0].config.task}, {n} honest workers, Lipschitz filter that tolerates {f}")
     return save(drawing, path)
 
 
-_STYLES: dict[str, dict[str, str]] = {
+def _draw(
+    axes: Axes, runs: Sequence[Found], rate: float, placement: str, quantity: Callable[[Found], float], label: str
+) -> None:
+    """A quantity over the mean staleness: a point for each length of the workers' pauses."""
+    points = [at_rate(runs, rate, placement, idle=idle, speeds="equal") for idle in recipes.FRESH_TO_STALE]
+    known = [point for point in points if point]
+    stale = [mean(point, lambda run: run.staleness) for point in known]
+    axes.plot(stale, [mean(point, quantity) for point in known], label=label, **_STYLES[placement])
+
+
+_STYLES: dict[str, dict[str, Any]] = {
     "workers": {"color": "#0072B2", "linestyle": "-", "marker": "s"},
     "server": {"color": "#D55E00", "linestyle": "--", "marker": "o"},
     "server-each": {"color": "#009E73", "linestyle": "-.", "marker": "^"},
     "server-rounds": {"color": "#CC79A7", "linestyle": ":", "marker": "D"},
-    "none": {"color": "#000000", "linestyle": (0, (5, 2)), "marker": "x"},  # type: ignore[dict-item]
+    "none": {"color": "#000000", "linestyle": (0, (5, 2)), "marker": "x"},
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import multiprocessing
 from collections.abc import Iterator, Sequence
@@ -24,7 +25,9 @@ from gyroscope.training import load_task
 
 N, F = 10, 3
 ROUNDS = 60
-RATE = 0.1
+MU = 0.9
+RATE = 0.05
+STALE_RATES = (RATE, 2 * RATE)
 FRESH_TO_STALE = (15.0, 4.0, 1.0, 0.0)
 """The pauses, in computing times: with a long one hardly any gradient is stale."""
 ATTACKS = ("little", "empire", "sign-flip")
@@ -54,9 +57,13 @@ def entries(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[Entry
     ]
 
 
-def base(task: str, rounds: int, placement: str) -> AsyncConfig:
-    """What all runs share. Without momentum the rate is larger, so that a gradient moves the model as far in total."""
-    mu = 0.9
+def rate_of(placement: str, rate: float = RATE) -> str:
+    """Without momentum the rate is larger, so that a gradient moves the model as far in total."""
+    return repr(rate / (1 - MU) if placement == "none" else rate)
+
+
+def base(task: str, rounds: int, placement: str, rate: float = RATE) -> AsyncConfig:
+    """What all runs share."""
     return AsyncConfig(
         task=task,
         workers=N,
@@ -65,8 +72,8 @@ def base(task: str, rounds: int, placement: str) -> AsyncConfig:
         steps=rounds,
         evaluate_every=max(1, rounds // 6),
         momentum=placement,
-        mu=mu,
-        lr=RATE if placement != "none" else RATE / (1 - mu),
+        mu=MU,
+        lr=rate_of(placement, rate),
         speeds="equal",
         threads=1,
     )
@@ -74,13 +81,13 @@ def base(task: str, rounds: int, placement: str) -> AsyncConfig:
 
 def _staleness(task: str, rounds: int) -> Iterator[Entry]:
     """Nobody lies; the Lipschitz filter judges all the same, and the other order is judged beside it."""
-    for placement in PLACEMENTS:
-        common = dataclasses.replace(base(task, rounds, placement), filter="lipschitz", compare_orders=True)
+    for rate, placement in itertools.product(STALE_RATES, PLACEMENTS):
+        common = dataclasses.replace(base(task, rounds, placement, rate), filter="lipschitz", compare_orders=True)
         for idle in FRESH_TO_STALE:
             longer = round(rounds * (1 + idle))  # as many gradients, however long the pauses
             config = dataclasses.replace(common, idle=idle, steps=longer, evaluate_every=max(1, longer // 6))
-            yield Entry("staleness", f"idle_{idle:g}-{placement}", config)
-        yield Entry("staleness", f"uneven-{placement}", dataclasses.replace(common, **UNEVEN))
+            yield Entry("staleness", f"idle_{idle:g}-rate_{rate:g}-{placement}", config)
+        yield Entry("staleness", f"uneven-rate_{rate:g}-{placement}", dataclasses.replace(common, **UNEVEN))
 
 
 def _attacks(task: str, rounds: int) -> Iterator[Entry]:
