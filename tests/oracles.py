@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from spectral_oracles import SPECTRAL_ORACLES
+
 Row = Sequence[float]
 Rows = Sequence[Row]
 
@@ -76,10 +78,11 @@ def mean(rows: Rows) -> list[float]:
     return [math.fsum(column) / len(column) for column in zip(*rows, strict=True)]
 
 
-def krum(rows: Rows, f: int, m: int | None = None, **scoring: Any) -> tuple[list[float], list[int]]:
+def krum(rows: Rows, f: int, m: int | str | None = None, **scoring: Any) -> tuple[list[float], list[int]]:
     """The arithmetic mean of the m smallest-scoring gradients, and which ones they are."""
-    m = len(rows) - f - 2 if m is None else m
-    chosen = krum_scores(rows, f, **scoring).order()[:m]
+    n = len(rows)
+    count = {None: n - f - 2, "n-f": n - f}.get(m, m)
+    chosen = krum_scores(rows, f, **scoring).order()[:count]
     return mean([rows[i] for i in chosen]), chosen
 
 
@@ -121,13 +124,90 @@ def means_around_median(values: Row, count: int, doubt: float = 0.0) -> list[flo
                 grown.add((low - 1, high))
                 continue
             below = ordered[middle] - ordered[low - 1]
-            above = ordered[high + 1] - ordered[middle]
+            above = math.inf if math.isnan(ordered[high + 1]) else ordered[high + 1] - ordered[middle]
             if below <= above + doubt:
                 grown.add((low - 1, high))
             if below > above - doubt and not (doubt == 0.0 and below <= above):
                 grown.add((low, high + 1))
         windows = grown
     return [math.fsum(ordered[low : high + 1]) / count for low, high in sorted(windows)]
+
+
+def trimmed_mean_of(values: Row, f: int) -> float:
+    """The mean of the values without the f smallest and the f largest."""
+    kept = in_order(values)[f : len(values) - f]
+    return math.fsum(kept) / len(kept)
+
+
+def means_around(values: Row, place: float, count: int, doubt: float) -> list[float]:
+    """The mean of the `count` values nearest to a place, where the place itself is known to within `doubt` only.
+
+    They are a run of the values in order. A run is right if no value outside is nearer than one inside; every run that
+    is right to within `doubt` gives a possible result.
+    """
+    ordered = in_order(values)
+    distances = [abs(value - place) if math.isfinite(value) else math.inf for value in ordered]
+    results = []
+    for first in range(len(ordered) - count + 1):
+        inside = distances[first : first + count]
+        below, above = distances[:first], distances[first + count :]
+        if max(inside) <= min([*below, *above], default=math.inf) + doubt and math.isfinite(max(inside)):
+            results.append(math.fsum(ordered[first : first + count]) / count)
+    return results
+
+
+def nearest(lengths: Sequence[float], count: int) -> list[int]:
+    """The row numbers of the smallest lengths, the lowest row number first among equals."""
+    return sorted(range(len(lengths)), key=lambda row: (lengths[row], row))[:count]
+
+
+def diameter(rows: Rows, subset: Sequence[int]) -> float:
+    """The largest distance between two rows of the subset."""
+    return max((distance(rows[i], rows[j]) for i, j in itertools.combinations(subset, 2)), default=0.0)
+
+
+def smallest_diameters(rows: Rows, size: int) -> list[tuple[float, tuple[int, ...]]]:
+    """All subsets of that size with their diameters, the smallest first, of equals the lexicographically first."""
+    return sorted((diameter(rows, subset), subset) for subset in itertools.combinations(range(len(rows)), size))
+
+
+def sum_of_distances(rows: Rows, point: Row) -> float:
+    return math.fsum(math.dist(row, point) for row in rows)
+
+
+def pull(rows: Rows, point: Row) -> float:
+    """The length of the sum of the unit vectors from a point to the rows elsewhere, less the number of rows there."""
+    lengths = [math.dist(row, point) for row in rows]
+    sums = [
+        math.fsum((value - here) / length for value, length in zip(column, lengths, strict=True) if length > 0)
+        for here, column in zip(point, zip(*rows, strict=True), strict=True)
+    ]
+    return math.hypot(*sums) - lengths.count(0.0)
+
+
+def geometric_median(rows: Rows, steps: int = 400) -> list[float] | None:
+    """argmin of the sum of distances: a row where no force moves it, else where Weiszfeld's steps lead.
+
+    None if several rows are as good, or if that many steps do not lead to an end.
+    """
+    fixed = {tuple(row) for row in rows if pull(rows, row) <= 1e-9}
+    if fixed:
+        return list(fixed.pop()) if len(fixed) == 1 else None
+    point = min(rows, key=lambda row: sum_of_distances(rows, row))
+    point = [value / 2 + other / 2 for value, other in zip(point, mean(rows), strict=True)]
+    for _ in range(steps):
+        lengths = [math.dist(row, point) for row in rows]
+        if 0.0 in lengths:
+            return None
+        total = math.fsum(1 / length for length in lengths)
+        moved = [
+            math.fsum(value / length for value, length in zip(column, lengths, strict=True)) / total
+            for column in zip(*rows, strict=True)
+        ]
+        step, point = math.dist(moved, point), moved
+        if step <= 1e-9 * sorted(lengths)[len(rows) // 2]:
+            return point
+    return None
 
 
 class Selection(NamedTuple):
@@ -170,36 +250,6 @@ def bulyan_vectors(rows: Rows, f: int, selections: Sequence[Selection], doubt: f
     """Per coordinate the average of the theta-2f selections closest to their median: all possible results."""
     vectors = [mean([rows[row] for row in selection.rows]) for selection in selections]
     return [means_around_median(column, len(vectors) - 2 * f, doubt) for column in zip(*vectors, strict=True)]
-
-
-# ------------------------------------------------------------------------------------------- attacks
-
-
-def deviations(rows: Rows) -> list[float]:
-    """The coordinate-wise standard deviation, with ddof = 1; zero for a single row."""
-    center, h = mean(rows), len(rows)
-    if h == 1:
-        return [0.0] * len(center)
-    columns = zip(*rows, strict=True)
-    return [
-        math.sqrt(math.fsum((x - c) * (x - c) for x in column) / (h - 1))
-        for column, c in zip(columns, center, strict=True)
-    ]
-
-
-def little(rows: Rows, factor: float = 1.5) -> list[float]:
-    """mean + factor * a, with a = -sigma."""
-    return [c - factor * s for c, s in zip(mean(rows), deviations(rows), strict=True)]
-
-
-def empire(rows: Rows, factor: float = 1.1) -> list[float]:
-    """(1 - factor) * mean."""
-    return [(1 - factor) * c for c in mean(rows)]
-
-
-def sign_flip(rows: Rows, scale: float = 1.0) -> list[float]:
-    """-scale * mean."""
-    return [-scale * c for c in mean(rows)]
 
 
 # -------------------------------------------------------------------------------- momentum and theory
@@ -260,7 +310,8 @@ def decreases(means: Rows, variances: Sequence[float], t: int, mu: float) -> tup
 # ------------------------------------------------------------------------------- by name, for the tables
 
 # A rule in the table has its oracle here: all the results that are right for the rows, per coordinate, or None where
-# rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input.
+# rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input. The rule's
+# parameters are given by name, and where it `uses` any of its Context, that too, as `context`.
 Oracle = Callable[..., "list[list[float]] | None"]
 
 
@@ -269,7 +320,7 @@ def _average(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[lis
 
 
 def _krum(
-    rows: Rows, f: int, doubt: float, strict: bool = False, m: int | None = None, **scoring: Any
+    rows: Rows, f: int, doubt: float, strict: bool = False, m: int | str | None = None, **scoring: Any
 ) -> list[list[float]] | None:
     if krum_scores(rows, f, **scoring).in_doubt(strict):
         return None
@@ -289,14 +340,83 @@ def _bulyan(rows: Rows, f: int, doubt: float, strict: bool = False, **parameters
     return None if strict and any(len(values) > 1 for values in results) else results
 
 
-RULE_ORACLES: dict[str, Oracle] = {"average": _average, "krum": _krum, "median": _median, "bulyan": _bulyan}
+def _only(vector: Sequence[float]) -> list[list[float]]:
+    return [[value] for value in vector]
 
-# An attack whose rows follow from a formula has it here.
-ATTACK_ORACLES: dict[str, Callable[..., list[float]]] = {
-    "little": little,
-    "empire": empire,
-    "sign-flip": sign_flip,
-    "nan": lambda rows: [math.nan for _ in rows[0]],
-    "inf": lambda rows: [math.inf for _ in rows[0]],
-    "zero": lambda rows: [0.0 for _ in rows[0]],
+
+def _trimmed_mean(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]]:
+    return _only([trimmed_mean_of(column, f) for column in zip(*rows, strict=True)])
+
+
+def _phocas(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]]:
+    places = [trimmed_mean_of(column, f) for column in zip(*rows, strict=True)]
+    columns = zip(zip(*rows, strict=True), places, strict=True)
+    return [means_around(column, place, len(rows) - f, doubt) for column, place in columns]
+
+
+def _meamed(rows: Rows, f: int, doubt: float, strict: bool = False, even: str = "lower") -> list[list[float]]:
+    columns, count = zip(*rows, strict=True), len(rows) - f
+    if even == "lower":
+        return [means_around_median(column, count, doubt) for column in columns]
+    return [means_around(column, median_of(column, even), count, doubt) for column in columns]
+
+
+def _best(rows: Rows, lengths: Sequence[float], count: int, strict: bool) -> list[list[float]] | None:
+    """The mean of the rows of smallest length, or None if it is not clear which these are."""
+    chosen = nearest(lengths, count)
+    if count < len(rows):
+        last, following = sorted(lengths)[count - 1 : count + 1]
+        if following - last <= DOUBT * following and (strict or following != last):
+            return None
+    return _only(mean([rows[row] for row in chosen]))
+
+
+def _monna(rows: Rows, f: int, doubt: float, strict: bool = False, pivot: int = 0) -> list[list[float]] | None:
+    return _best(rows, [distance(row, rows[pivot]) for row in rows], len(rows) - f, strict)
+
+
+def _cge(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]] | None:
+    return _best(rows, [distance(row, [0.0] * len(row)) for row in rows], len(rows) - f, strict)
+
+
+def _aksel(rows: Rows, f: int, doubt: float, strict: bool = False, keep: str = "half") -> list[list[float]] | None:
+    middle = median(rows)
+    n = len(rows)
+    return _best(rows, [distance(row, middle) for row in rows], (n + 1) // 2 if keep == "half" else n - f, strict)
+
+
+def _mda(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]] | None:
+    (first, chosen), *others = smallest_diameters(rows, len(rows) - f)
+    if others and others[0][0] - first <= DOUBT * others[0][0] and (strict or others[0][0] != first):
+        return None
+    return _only(mean([rows[row] for row in chosen]))
+
+
+def _geometric_median(
+    rows: Rows, f: int, doubt: float, strict: bool = False, tolerance: float = 0.0
+) -> list[list[float]] | None:
+    finite = [row for row in rows if math.hypot(*row) < 1e154]  # of others float64 cannot square the distances
+    vector = geometric_median(finite)
+    return None if vector is None else _only(vector)
+
+
+RULE_ORACLES: dict[str, Oracle] = {
+    "average": _average,
+    "krum": _krum,
+    "median": _median,
+    "bulyan": _bulyan,
+    "trimmed-mean": _trimmed_mean,
+    "phocas": _phocas,
+    "meamed": _meamed,
+    "geometric-median": _geometric_median,
+    "mda": _mda,
+    "monna": _monna,
+    "cge": _cge,
+    "aksel": _aksel,
+    **SPECTRAL_ORACLES,
 }
+
+# Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
+RULE_PRECISION: dict[str, float] = {"geometric-median": 2e-6}
+
+# Attacks have theirs in tests/attacks/attack_oracles.py.

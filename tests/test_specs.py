@@ -327,3 +327,54 @@ def test_the_error_names_the_piece() -> None:
         Schedule.parse("0.1,10:x")
     with pytest.raises(ConfigError, match=r"'5:0.3' is out of place"):
         Schedule.parse("0.1,10:0.2,5:0.3")
+
+
+# ---------------------------------------------------------------------------------- specs inside of specs
+
+
+def test_a_value_in_parentheses_keeps_its_commas() -> None:
+    assert specs.split("a:x=(b:y=1,z=2),w=3") == ("a", {"x": "(b:y=1,z=2)", "w": 3})
+    assert specs.split("a:x=(b:y=(c:z=1,v=2),u=3)") == ("a", {"x": "(b:y=(c:z=1,v=2),u=3)"})
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("b", ["b"]),
+        ("(b)", ["b"]),
+        ("(b:y=1,z=2)", ["b:y=1,z=2"]),
+        ("b/c:x=1", ["b", "c:x=1"]),
+        ("(b / c)", ["b", "c"]),
+        ("(a)/(b)", ["(a)", "(b)"]),
+        ("(b:x=(c/d)/e)", ["b:x=(c/d)", "e"]),
+        ("my.module:Rule:x=1", ["my.module:Rule:x=1"]),
+    ],
+)
+def test_specs_inside_of_a_value(text: str, pieces: list[str]) -> None:
+    assert specs.inner(text) == pieces
+
+
+@pytest.mark.parametrize("spec", ["a:x=(b", "a:x=b)", "a:x=)b(", "a:x=(b,y=1"])
+def test_parentheses_that_do_not_match_are_an_error(spec: str) -> None:
+    with pytest.raises(ConfigError, match="parentheses"):
+        specs.split(spec)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "alternate:attack=zero",
+        "alternate:attack=nan,period=3",
+        "alternate:attack=(little:factor=2,sign=1),period=3",
+        "rare:attack=(alternate:attack=(little:factor=auto),period=3)",
+        "stranger:attacks=(little:factor=2,sign=1/stranger:attacks=(inf/zero)/empire)",
+    ],
+)
+def test_an_attack_inside_another_is_written_as_it_is_read(spec: str) -> None:
+    assert str(attacks.parse(spec)) == spec
+
+
+def test_parentheses_may_be_left_out_where_no_comma_tells_otherwise() -> None:
+    plain = attacks.parse("alternate:attack=little:factor=2,period=3")
+    assert str(plain) == "alternate:attack=(little:factor=2),period=3"
+    assert str(attacks.parse("stranger:attacks=little:factor=2/nan")) == "stranger:attacks=(little:factor=2/nan)"

@@ -27,6 +27,10 @@ class Stopwatch(Clock):
     """Adds up the seconds of each section, and counts the rounds."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything up to now."""
         self.seconds = dict.fromkeys(SECTIONS, 0.0)
         self.rounds = 0
         self.start()

@@ -14,7 +14,9 @@ from typing import Any, ClassVar
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
+from gyroscope.data import shards
 from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope.replicated import quorums
 from gyroscope.schedule import Schedule
 
 if sys.version_info >= (3, 11):
@@ -36,6 +38,7 @@ def _option(default: Any, group: str, help: str, *, metavar: str | None = None, 
 
 
 _WHAT, _WHO, _HOW = "what is learned", "who attacks, who defends", "how it is trained"
+_SERVERS = "several servers, some of them Byzantine"
 _RECORD, _MACHINE = "what is recorded", "on which machine"
 
 
@@ -49,14 +52,24 @@ class Config:
     task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
     steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
     batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
+    shards: str = _option(
+        "common",
+        _WHAT,
+        "who holds which samples: common (everyone draws from all), or e.g. iid, dirichlet:alpha=0.1, sorted",
+        metavar="SHARDING",
+    )
     seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
 
-    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, bulyan", metavar="RULE")
+    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
     attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
     workers: int | None = _option(None, _WHO, "n, all workers, the Byzantine ones included", metavar="N")
     byzantine: int = _option(0, _WHO, "how many of them really are Byzantine", metavar="F")
     declared_byzantine: int | None = _option(
         None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+    )
+
+    trusted: int = _option(
+        0, _WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
     )
 
     momentum: str = _option(
@@ -83,10 +96,28 @@ class Config:
     batches: str = _option(
         "independent",
         _HOW,
-        "independent: each worker draws from all data; pass: one shuffled pass dealt out to all, as in the paper's "
-        "released code",
+        "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt out to all, as in "
+        "the paper's released code, or with shards a pass of each worker over its own",
         metavar="KIND",
     )
+
+    servers: int = _option(
+        1, _SERVERS, "how many hold the model, the Byzantine ones included (see docs/beyond/servers.md)", metavar="N"
+    )
+    byzantine_servers: int = _option(0, _SERVERS, "how many of them really are Byzantine", metavar="F")
+    declared_byzantine_servers: int | None = _option(
+        None, _SERVERS, "how many the others must reckon with (default: as many as there are)", metavar="F"
+    )
+    server_attack: str = _option(
+        "none", _SERVERS, "what Byzantine servers make of the honest ones' updates, e.g. sign-flip", metavar="ATTACK"
+    )
+    server_quorum: int | None = _option(
+        None, _SERVERS, "models that workers and servers wait for (default: n - f servers)", metavar="Q"
+    )
+    worker_quorum: int | None = _option(
+        None, _SERVERS, "rows that a server waits for (default: n - f workers)", metavar="Q"
+    )
+    exchange_every: int = _option(1, _SERVERS, "rounds between exchanges of the servers' models", metavar="K")
 
     evaluate_every: int | None = _option(None, _RECORD, "rounds between evaluations on the test set", metavar="K")
     measure_every: int = _option(1, _RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
@@ -110,8 +141,9 @@ class Config:
                 object.__setattr__(self, name, float(getattr(self, name)))
         _check_types(self)
         for name, least in (
-            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0),
-            ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1),
+            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0), ("trusted", 0),
+            ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1), ("servers", 1),
+            ("byzantine_servers", 0), ("declared_byzantine_servers", 0), ("exchange_every", 1),
         ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value < least:
@@ -145,9 +177,12 @@ class Config:
             filled["declared_byzantine"] = self.byzantine
         # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
         filled["task"] = known.name if isinstance(known, tasks.Task) else specs.text(known)
+        filled["shards"] = str(shards.parse(self.shards))
         filled["rule"] = str(rules.parse(self.rule))
         if self.attack != NO_ATTACK:
             filled["attack"] = str(attacks.parse(self.attack))
+        if self.servers > 1:
+            filled |= self._servers(dataclasses.replace(self, **filled))
         config = dataclasses.replace(self, **filled)
         config.check()
         return config
@@ -156,6 +191,19 @@ class Config:
     def gate(self) -> str:
         """What stands between the workers and the model, as a directory's name has it."""
         return self.rule
+
+    def _servers(self, so_far: Config) -> dict[str, Any]:
+        """What is left unset of several servers: all whom one can wait for are waited for."""
+        assert so_far.workers is not None and so_far.declared_byzantine is not None
+        f = self.byzantine_servers if self.declared_byzantine_servers is None else self.declared_byzantine_servers
+        filled: dict[str, Any] = {"declared_byzantine_servers": f}
+        if self.server_quorum is None:
+            filled["server_quorum"] = self.servers - f
+        if self.worker_quorum is None:
+            filled["worker_quorum"] = so_far.workers - so_far.declared_byzantine
+        if self.server_attack != NO_ATTACK:
+            filled["server_attack"] = str(attacks.parse(self.server_attack))
+        return filled
 
     def experiment(self) -> dict[str, Any]:
         """The settings that change the numbers of a run: not the device, the data's folder or the checkpoints."""
@@ -169,8 +217,12 @@ class Config:
         assert self.declared_byzantine is not None
         assert self.mu is not None
         self.check_attack()
-        rules.parse(self.rule).check_feasible(self.workers, self.declared_byzantine)
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.workers, self.declared_byzantine)
+        if "trusted" in rule.uses and self.trusted == 0:
+            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
         momentum.make(self.momentum, self.mu, self.nesterov)
+        _check_servers(self)
 
     def check_attack(self) -> None:
         """Whether there are as many to attack as there is an attack, and somebody honest."""
@@ -181,7 +233,7 @@ class Config:
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
         if self.attack != NO_ATTACK:
-            attacks.parse(self.attack)
+            attack = attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(
                     f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
@@ -190,6 +242,8 @@ class Config:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
             )
+        if self.attack != NO_ATTACK:
+            attack.check_feasible(self.workers, self.byzantine)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Config:
@@ -237,3 +291,51 @@ def _check_types(config: Config) -> None:
             raise ConfigError(f"{field.name} must be {names[wanted[0]]}, got {value!r}")
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{field.name} must be a number, got nan")
+
+
+_OF_SEVERAL = (
+    "byzantine_servers", "declared_byzantine_servers", "server_attack", "server_quorum", "worker_quorum",
+    "exchange_every",
+)  # fmt: skip
+
+
+def _check_servers(config: Config) -> None:
+    """Whether what a resolved configuration says about servers can be."""
+    if config.servers == 1:
+        defaults = {field.name: field.default for field in dataclasses.fields(config)}
+        for name in _OF_SEVERAL:
+            if getattr(config, name) != defaults[name]:
+                raise ConfigError(f"{name} is for several servers, and there is one: set servers to more (--servers)")
+        return
+    assert config.workers is not None and config.declared_byzantine is not None
+    f, of_servers, of_workers = config.declared_byzantine_servers, config.server_quorum, config.worker_quorum
+    assert f is not None and of_servers is not None and of_workers is not None
+    if (config.server_attack == NO_ATTACK) != (config.byzantine_servers == 0):
+        raise ConfigError(
+            f"{config.byzantine_servers} Byzantine servers and the server attack {config.server_attack!r} do not go "
+            "together: set both byzantine_servers and server_attack, or neither"
+        )
+    for kind, really, declared in (
+        ("servers", config.byzantine_servers, f),
+        ("workers", config.byzantine, config.declared_byzantine),
+    ):
+        if really > declared:
+            raise ConfigError(
+                f"{really} {kind} are Byzantine but only {declared} are declared: with several servers no quorum "
+                f"protects anybody then; declare {really}"
+            )
+    if config.server_attack != NO_ATTACK:
+        attacks.parse(config.server_attack).check_feasible(config.servers, config.byzantine_servers)
+    quorums.check("servers", config.servers, f, of_servers)
+    quorums.check("workers", config.workers, config.declared_byzantine, of_workers)
+    rule = rules.parse(config.rule)
+    rule.check_feasible(of_workers, config.declared_byzantine)
+    if "trusted" in rule.uses:
+        raise ConfigError(f"the rule {rule} compares with samples that one server holds: with several use another rule")
+    if config.momentum not in momentum.USUAL:
+        raise ConfigError(
+            f"momentum {config.momentum!r} has a form for one server only: with {config.servers} servers use "
+            + " or ".join(momentum.USUAL)
+        )
+    if config.adapt != "none":
+        raise ConfigError(f"adapt {config.adapt!r} has a form for one server only: leave out adapt or servers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import platform
 import subprocess
 import sys
@@ -42,8 +43,9 @@ def _processor() -> str:
     return platform.processor()
 
 
+@functools.cache
 def _commit() -> str | None:
-    """The commit of Gyroscope's own source, if it runs from a checkout."""
+    """The commit of Gyroscope's own source, if it runs from a checkout; asked for once, when most of it is loaded."""
     try:
         # An installed copy may lie inside somebody else's repository: only one that tracks this very file is ours.
         _git("ls-files", "--error-unmatch", __file__)

@@ -24,15 +24,17 @@ from gyroscope.config import Config
 from gyroscope.environment import environment
 from gyroscope.errors import RunDirectoryError, StorageError
 from gyroscope.measures import COLUMNS, Number
+from gyroscope.replicated.drift import COLUMNS as DRIFT_COLUMNS
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
+DRIFT = "drift.csv"  # only where there are several servers
 EVENTS = "events.csv"  # only where workers are processes of their own
 ARRIVALS = "arrivals.csv"  # only in asynchronous runs
 FLOWER = "flower.toml"  # only in the runs of gyroscope.flower
 _OWN = (
-    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK, BOARD,
+    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, DRIFT, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK, BOARD,
     FLOWER,
 )  # fmt: skip
 
@@ -107,12 +109,12 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{path} holds an asynchronous run, which cannot be resumed: begin anew, gyroscope async --overwrite"
             )
-        for name in (METRICS, EVALUATIONS, WEIGHTS, ENVIRONMENT, STATUS):
+        directory = cls(path, Config.load(path / CONFIG))
+        for name in (*directory._columns(), ENVIRONMENT, STATUS):
             if not (path / name).is_file():
                 raise RunDirectoryError(
                     f"{path} cannot be resumed: {name} is missing from it. Begin anew with --overwrite"
                 )
-        directory = cls(path, Config.load(path / CONFIG))
         with disk_errors(path, "resume"):
             directory._acquire()
         return directory
@@ -120,7 +122,8 @@ class RunDirectory:
     def _columns(self) -> dict[str, Sequence[str]]:
         assert self.config.workers is not None
         weights = ("step", *(f"worker_{worker}" for worker in range(self.config.workers)))
-        return {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
+        tables: dict[str, Sequence[str]] = {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
+        return {**tables, DRIFT: DRIFT_COLUMNS} if self.config.servers > 1 else tables
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -171,7 +174,7 @@ class RunDirectory:
 
     def cut_back(self, step: int) -> None:
         """Forget rows from the step on: they were written after the checkpoint and will be computed again."""
-        for table in (METRICS, EVALUATIONS, WEIGHTS):
+        for table in self._columns():
             # An evaluation at step s happens after s rounds, so the one at `step` belongs to the checkpoint.
             last = step if table == EVALUATIONS else step - 1
             lines = (self.path / table).read_text(encoding="utf-8").splitlines(keepends=True)

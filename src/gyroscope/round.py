@@ -16,9 +16,11 @@ from gyroscope.clock import UNTIMED, Clock
 from gyroscope.curvature import Course
 from gyroscope.curvature import State as CourseState
 from gyroscope.momentum import Placement
+from gyroscope.own_rows import OwnRows
 from gyroscope.rules import Aggregate, Context, Memory, Rule
 from gyroscope.schedule import Schedule
 from gyroscope.statistics import Described
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import Workers
 
 
@@ -38,6 +40,10 @@ class Players:
     course: Course
     """What of momentum factor and learning rate adapts to the trajectory."""
     seed: int
+    trusted: TrustedSamples | None = None
+    """What the server holds itself, for a rule that compares with it."""
+    own: OwnRows | None = None
+    """What the Byzantine workers would send if they were honest, for attacks that ask."""
 
     @property
     def n(self) -> int:
@@ -99,8 +105,12 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     of_sampled = of_sent
     if sent is not sampled:
         of_sampled = Described(sampled if present is None else sampled[present])
-    context = Context(step, players.seed, table.memory)
-    attack = _attack_rows(players, of_sent, parameters, context, table.notes)
+    trusted = None
+    if players.trusted:
+        trusted = players.trusted.gradient(step, advice.mu)
+        clock.lap("gradients")
+    context = Context(step, players.seed, table.memory, trusted)
+    attack = _attack_rows(players, placement, table, of_sent, context)
     table.byzantine.copy_(attack)
     clock.lap("attack")
     shown, table.state = placement.received(table.matrix, table.state, players.declared_f, players.workers.count)
@@ -109,6 +119,8 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
         of_sent = Described(sent if present is None else sent[present])
     clock.lap("momentum")
     aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
+    if players.trusted:
+        players.trusted.played(aggregate.vector)
     clock.lap("rule")
     direction, table.state = placement.after(aggregate.vector, table.state)
     accumulated = placement.accumulates_rows or not placement.knows_samples
@@ -122,20 +134,23 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
 
 
-def _attack_rows(
-    players: Players, honest: Described, parameters: Tensor, context: Context, notes: dict[str, Tensor]
-) -> Tensor:
+def _attack_rows(players: Players, placement: Placement, table: Table, honest: Described, context: Context) -> Tensor:
     if players.attack is None:
         return honest.rows[:0]
+    state, h = table.state, players.workers.count
+    # Where workers are missing, nobody knows what the server keeps of the others: it is left out then.
+    foreseen = placement.sees_all_rows and players.workers.present is None
     view = View(
         rule=players.rule,
         declared_f=players.declared_f,
         generator=randomness.generator(players.seed, "attack", context.step),
         step=context.step,
-        parameters=parameters.clone(),  # the adversary sees the parameters but cannot write them
-        placement=players.placement.name,
+        parameters=players.workers.parameters.clone(),  # the adversary sees the parameters but cannot write them
+        placement=placement.name,
         context=context,
-        memory=notes,
+        memory=table.notes,
         honest=honest,
+        own=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
+        received=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,19 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
+def all_finite(values: Tensor) -> Tensor:
+    """Whether no value is NaN or infinite: a single True or False, still on its device, so that no GPU is waited for.
+
+    A sum is finite only if all its terms are. On a CPU that takes a thirtieth of the time of `isfinite().all()`, which
+    decides where the sum alone does not: finite values may add up to infinity.
+    """
+    if values.device.type == "cpu":
+        finite = values.sum().isfinite()
+        if finite:
+            return finite
+    return values.isfinite().all()
+
+
 def squared_distances(rows: Tensor) -> Tensor:
     """The (n, n) table of squared Euclidean distances, in float64, inf where a row makes a distance meaningless.
 
@@ -76,6 +89,22 @@ def _block_squares(block: Tensor) -> Tensor:
     if len(block) == 1:
         return block.new_zeros(0)
     return torch.cat([(block[i + 1 :] - block[i]).square_().sum(dim=1) for i in range(len(block) - 1)])
+
+
+def squared_distances_to(rows: Tensor, point: Tensor) -> Tensor:
+    """(n,): the squared distance of each row from a point, in float64, inf where a row makes it meaningless."""
+    squares = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
+    for _, block in blocks(rows, point):
+        squares += block.square_().sum(dim=1)
+    return squares.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+
+
+def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
+    """The rows, less a point, as narrow new float64 matrices one beside the other, each with its columns' place."""
+    for start in range(0, rows.shape[1], _BLOCK):
+        columns = slice(start, start + _BLOCK)
+        block = rows[:, columns].to(torch.float64, copy=True)
+        yield columns, block if point is None else block.sub_(point[columns])
 
 
 def distances(rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import nn
 
 from gyroscope import randomness, rows, tasks
 from gyroscope.config import Config
+from gyroscope.data import shards
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError
 from gyroscope.workers import HonestWorkers
@@ -27,10 +28,11 @@ def simulated_workers(config: Config, task: tasks.Task, only: int | None = None)
     assert config.workers and config.batch
     assert config.clip is not None and config.l2 is not None
     model = first_model(task, config.seed).to(device)
+    train = Split.of(task.train)
     workers = HonestWorkers(
         model,
         task.loss,
-        Split.of(task.train).to(device),
+        train.to(device),
         rows.attach(model),
         count=config.workers - config.byzantine if only is None else 1,
         first=only or 0,
@@ -41,6 +43,7 @@ def simulated_workers(config: Config, task: tasks.Task, only: int | None = None)
         l2_form=config.l2_form,
         batches=config.batches,
         among=config.workers - config.byzantine,
+        shards=shards.parse(config.shards).deal(train.targets, config.workers, config.seed),
     )
     return config, workers
 

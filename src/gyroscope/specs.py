@@ -2,6 +2,10 @@
 
 Rules, attacks and tasks are frozen dataclasses listed by name in an explicit table. A *spec* is the text form of one:
 `name`, or `name:key=value,key=value`, or `my_package.my_module:MyRule:key=value` for one that is in no table.
+
+A value may be a spec itself, and in parentheses if it has parameters: `alternate:attack=(little:factor=2),period=5`.
+Several are divided by slashes: `stranger:attacks=(little:factor=2/empire/zero)`. A shell wants parentheses in quotes;
+where a value holds no comma they may be left out.
 """
 
 from __future__ import annotations
@@ -38,7 +42,7 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
     if attribute.isidentifier():  # an import path, my_package.my_module:MyRule
         name, rest = f"{name}:{attribute}", parameters_of_import
     parameters: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in rest.split(","))):
+    for item in filter(None, (part.strip() for part in split_outside(rest, ",", spec))):
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ConfigError(f"cannot read {item!r} in {spec!r}: parameters are written name:key=value,key=value")
@@ -47,6 +51,31 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
             raise ConfigError(f"{key} stands twice in {spec!r}")
         parameters[key] = parse_value(value.strip())
     return name, parameters
+
+
+def split_outside(text: str, separator: str, spec: str = "") -> list[str]:
+    """The pieces between separators, of which those within parentheses do not count."""
+    pieces, depth = [""], 0
+    for character in text:
+        depth += (character == "(") - (character == ")")
+        if depth < 0:
+            break
+        if character == separator and depth == 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    if depth != 0:
+        raise ConfigError(f"the parentheses in {spec or text!r} do not match")
+    return pieces
+
+
+def inner(text: str) -> list[str]:
+    """The specs that a value consists of, without the parentheses around it: one, or several divided by slashes."""
+    text = text.strip()
+    pieces = split_outside(text, "/")
+    if len(pieces) == 1 and text.startswith("(") and text.endswith(")"):
+        pieces = split_outside(text[1:-1], "/", text)
+    return [piece.strip() for piece in pieces]
 
 
 def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
@@ -76,14 +105,20 @@ def text(thing: Any) -> str:
     # Whatever is not ours is found by its import path: its name may be in nobody's table.
     name = kind.name if kind.__module__.startswith("gyroscope.") else f"{kind.__module__}:{kind.__qualname__}"
     changed = [
-        f"{field.name}={_value_text(getattr(thing, field.name))}"
+        f"{field.name}={value_text(getattr(thing, field.name))}"
         for field in dataclasses.fields(thing)
         if field.init and getattr(thing, field.name) != field.default
     ]
     return name + (":" + ",".join(changed) if changed else "")
 
 
-def _value_text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A parameter's value as it stands in a spec."""
+    if isinstance(value, tuple):
+        return "(" + "/".join(map(str, value)) + ")"
+    if dataclasses.is_dataclass(value):
+        spec = str(value)
+        return f"({spec})" if "=" in spec else spec
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

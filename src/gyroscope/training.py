@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gyroscope import attacks, momentum, record, rules, simulation, tasks, tensorboard_log, theory
+from gyroscope import attacks, momentum, record, rows, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
 from gyroscope.curvature import Course
@@ -20,10 +20,14 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.evaluation import Evaluation, evaluate
 from gyroscope.measures import Memory, Number, follow, measure
+from gyroscope.own_rows import OwnRows
 from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
+from gyroscope.replicated import round as replicated
+from gyroscope.replicated.setup import servers_of
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
+from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import HonestWorkers, Workers
 
 if TYPE_CHECKING:
@@ -66,6 +70,11 @@ class Result:
         return self._frame(record.WEIGHTS)
 
     @property
+    def drift(self) -> pandas.DataFrame:
+        """How far the honest servers' models were apart, where there were several; docs/beyond/servers.md has more."""
+        return self._frame(record.DRIFT)
+
+    @property
     def max_accuracy(self) -> float:
         """The highest accuracy of all evaluations."""
         return max(float(row["accuracy"] or 0) for row in self.tables[record.EVALUATIONS])
@@ -78,7 +87,7 @@ class Result:
     def _frame(self, table: str) -> pandas.DataFrame:
         import pandas
 
-        frame: pandas.DataFrame = pandas.DataFrame(self.tables[table])
+        frame: pandas.DataFrame = pandas.DataFrame(self.tables.get(table, []))
         return frame
 
 
@@ -183,6 +192,11 @@ class Run:
                 f"the placement {placement.name!r} exists in the simulation only (gyroscope train): with workers of "
                 "their own use workers, server, server-kept, adaptive or none"
             )
+        rule = rules.parse(config.rule)
+        trusted = None
+        if "trusted" in rule.uses:
+            trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
+        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -190,7 +204,6 @@ class Run:
                     "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, "
                     "or adapt the learning rate only"
                 )
-        rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         self.players = Players(
             workers=workers,
@@ -202,15 +215,19 @@ class Run:
             schedule=Schedule.parse(config.lr),
             course=Course(config.adapt, config.mu),
             seed=config.seed,
+            trusted=trusted,
+            own=own,
         )
         self.step = 0
         self.reason = ""
         self.table = Table(self.players)
+        self.servers = servers_of(config, self.players, self.table, honest, hired=hire is not None)
         self.memory = Memory.begin(self.parameters)
         self.tables: dict[str, list[dict[str, Number]]] = {
             record.METRICS: [],
             record.EVALUATIONS: [],
             record.WEIGHTS: [],
+            **({record.DRIFT: []} if self.servers else {}),
         }
 
     def go(
@@ -235,7 +252,7 @@ class Run:
                 progress.step(row)
                 if board:
                     board.write(row)
-                if not bool(torch.isfinite(self.parameters).all()):
+                if not bool(rows.all_finite(self.parameters)):
                     status = record.DIVERGED
                     break
                 clock.lap("record")
@@ -265,7 +282,12 @@ class Run:
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
         """Play, measure and record one round; returns its measures."""
-        played = play(self.players, self.table, self.step, clock)
+        if self.servers:
+            played = replicated.play(self.players, self.table, self.servers, self.step, clock)
+        else:
+            played = play(self.players, self.table, self.step, clock)
+        if self.step + 1 < self.steps:
+            self.players.workers.ask(self.step + 1)
         if self.step % self.config.measure_every == 0:
             row, self.memory = measure(played, self.parameters, self.memory, self.ratio_bound)
             clock.lap("measures")
@@ -280,11 +302,15 @@ class Run:
 
     def _record(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
         self.tables[record.METRICS].append(row)
+        if self.servers:
+            self.tables[record.DRIFT].append(self.servers.drift)
         if weight is not None:
             shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
             self.tables[record.WEIGHTS].append({"step": self.step, **shares})
         if directory:
             directory.append(record.METRICS, row)
+            if self.servers:
+                directory.append(record.DRIFT, self.servers.drift)
             if weight is not None:
                 directory.append(record.WEIGHTS, self.tables[record.WEIGHTS][-1])
 
@@ -340,7 +366,9 @@ class Run:
             "rule": dict(self.table.memory),
             "attack": self.table.notes,
             "course": dict(self.table.course),
+            "trusted": self.players.trusted.state if self.players.trusted else {},
             "workers": self.players.workers.state(),
+            "servers": self.servers.state() if self.servers else {},
             "start": self.memory.start,
             "previous": self.memory.previous,
             "past": self.memory.trajectory.past,
@@ -365,6 +393,10 @@ class Run:
         self.table.memory = _to(state.get("rule", {}), device)
         self.table.notes = _to(state.get("attack", {}), device)
         self.table.course = _to(state.get("course", {}), device)
+        if self.players.trusted:
+            self.players.trusted.state = _to(state["trusted"], device)
+        if self.servers:
+            self.servers.restore(state["servers"])
         self.memory = Memory(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),
@@ -389,7 +421,13 @@ class Run:
 
     def _title(self) -> str:
         attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
-        return f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
+        title = f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
+        if not self.servers:
+            return title
+        lying = (
+            f", {self.config.server_attack} x{self.config.byzantine_servers}" if self.config.byzantine_servers else ""
+        )
+        return f"{title}, {self.config.servers} servers{lying}"
 
 
 def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

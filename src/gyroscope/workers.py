@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from gyroscope import randomness
 from gyroscope.clock import UNTIMED, Clock
-from gyroscope.data.splits import Split, deal, deal_from_one_pass
+from gyroscope.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 from gyroscope.errors import RunDirectoryError
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
@@ -46,6 +47,9 @@ class Workers(Protocol):
     present: Tensor | None
     """The numbers of those whose row of the last round is fit to be measured; None for all of them."""
 
+    def ask(self, step: int) -> None:
+        """The parameters are those of this step: who computes elsewhere may begin. `sample` will ask for the rows."""
+
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses of those present, rows of all): a row is NaN where a worker is missing."""
 
@@ -56,15 +60,17 @@ class Workers(Protocol):
 
 
 class HonestWorkers:
-    """h workers that sample their own batches from common data and compute clipped gradients on them.
+    """h workers that sample their own batches, from common data or from `shards`, and compute clipped gradients.
 
     rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
     streams of their own, so a worker's row does not depend on who else is there. `first` is the number of the first of
-    them: a process that is worker 3 computes the row that worker 3 has `among` all.
+    them: a process that is worker 3 computes the row that worker 3 has `among` all, and draws from `shards[3]`.
     """
 
     accumulates = False
     present: Tensor | None = None
+    relabel: Callable[[Tensor], Tensor] | None = None
+    """From the labels of the data to those that are learned, where they differ."""
 
     def __init__(
         self,
@@ -82,17 +88,38 @@ class HonestWorkers:
         l2_form: str = "half-squared",
         batches: str = "independent",
         among: int | None = None,
+        shards: Sequence[Tensor] | None = None,
     ) -> None:
         self.model, self.data = model, data
         self.parameters = parameters
         self.count, self.first, self.batch, self.seed = count, first, batch, seed
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
-        self.dealing, self.among = batches, among or count
+        self.dealing, self.among, self.shards = batches, among or count, shards
         self.gradients = choose(model, loss)
+        self._group = self._group_size()
+
+    def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> HonestWorkers:
+        """As many workers more, with the numbers after these and batches of their own, at the same model and data."""
+        more = copy.copy(self)
+        more.first, more.count, more.relabel = self.first + self.count, count, relabel
+        more.among = self.among + count
+        more._group = more._group_size()
+        return more
+
+    def _group_size(self) -> int:
         # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
-        values = batch * max(1, data.inputs[0].numel())
-        groups = -(-count * values // _GROUP) if parameters.device.type == "cpu" else 1
-        self._group = -(-count // groups)
+        values = self.batch * max(1, self.data.inputs[0].numel())
+        groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
+        return -(-self.count // groups)
+
+    def alone(self, worker: int) -> HonestWorkers:
+        """One of these workers by itself, at the same model and with the batches that it has among all."""
+        one = copy.copy(self)
+        one.first, one.count, one._group = self.first + worker, 1, 1
+        return one
+
+    def ask(self, step: int) -> None:
+        """They compute when they are sampled, and not before."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
@@ -102,9 +129,11 @@ class HonestWorkers:
             own = rows[start : start + self._group]
             workers = range(self.first + start, self.first + start + len(own))
             inputs, targets = self.batches(step, workers)
+            if self.relabel is not None:
+                targets = self.relabel(targets)
             clock.lap("data")
             losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), own))
-            self._regularise_and_clip(own)
+            self.regularise_and_clip(own)
             clock.lap("gradients")
         return torch.cat(losses), rows
 
@@ -119,7 +148,10 @@ class HonestWorkers:
 
     def batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
         """The prepared inputs and the targets that these workers draw at this step."""
-        if self.dealing == "independent":
+        if self.shards is not None:
+            one_pass = self.dealing == "pass"
+            indices = deal_from_shards(self.seed, step, workers, self.shards, self.batch, one_pass)
+        elif self.dealing == "independent":
             indices = deal(self.seed, step, workers, len(self.data), self.batch)
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
@@ -135,7 +167,7 @@ class HonestWorkers:
         ]
         return prepared, targets
 
-    def _regularise_and_clip(self, rows: Tensor) -> None:
+    def regularise_and_clip(self, rows: Tensor) -> None:
         """Add the gradient of the L2 term, which is the same for all workers; then no row is longer than the bound."""
         if self.l2 == 0 and self.clip == math.inf:
             return

@@ -7,28 +7,33 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from attack_oracles import ATTACK_ORACLES, Round, oracle
+from attacking import own_rows, send, view_of
+from hypothesis import assume, given
 from hypothesis import strategies as st
-from oracles import ATTACK_ORACLES
 from strategies import ATTACK_SPECS, DTYPES, SCALES, matrices, normal, strided
 from torch import Tensor
 
 from gyroscope import attacks
-from gyroscope.attacks import ATTACKS, Attack, Empire, Gaussian, Little, SignFlip, View, parse
-from gyroscope.errors import ConfigError, GyroscopeError, RowsError
-from gyroscope.rules import Median
+from gyroscope.attacks import ATTACKS, Attack, Gaussian, SignFlip, parse
+from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
 
+# Whose rows are the outcome of a search against the rule: other tests compare them with what a fine grid finds.
+SEARCHED = [spec for spec in ATTACK_SPECS if "auto" in spec]
 by_name = pytest.mark.parametrize("name", ATTACKS)
 by_spec = pytest.mark.parametrize("spec", ATTACK_SPECS)
-by_finite_spec = pytest.mark.parametrize("spec", [spec for spec in ATTACK_SPECS if spec not in ("nan", "inf")])
-by_formula = pytest.mark.parametrize(
-    "spec", [spec for spec in ATTACK_SPECS if spec.partition(":")[0] in ATTACK_ORACLES and "auto" not in spec]
-)
+by_finite_spec = pytest.mark.parametrize("spec", [spec for spec in ATTACK_SPECS if parse(spec).finite])
+by_formula = pytest.mark.parametrize("spec", [spec for spec in ATTACK_SPECS if spec not in SEARCHED])
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])
 
 
-def view(seed: int = 0, f: int = 2) -> View:
-    return View(rule=Median(), declared_f=f, generator=torch.Generator().manual_seed(seed))
+def feasible(spec: str, h: int, f: int) -> bool:
+    """`little:factor=z` does not exist for every (n, f)."""
+    try:
+        parse(spec).check_feasible(h + f, f)
+    except InfeasibleError:
+        return False
+    return True
 
 
 def bits(rows: Tensor) -> Tensor:
@@ -42,15 +47,24 @@ def bits(rows: Tensor) -> Tensor:
 @by_name
 def test_an_attack_describes_itself(name: str) -> None:
     kind = ATTACKS[name]
-    assert kind.name == name and kind.summary and kind.paper
+    assert kind.name == name and kind.summary and kind.paper and kind.__doc__
     assert kind() == kind() and hash(kind()) == hash(kind())
     with pytest.raises(dataclasses.FrozenInstanceError):
         kind().anything = 1  # type: ignore[attr-defined]
 
 
+def test_every_attack_has_an_oracle() -> None:
+    assert set(ATTACK_ORACLES) == set(ATTACKS)
+
+
 @by_spec
 def test_the_representation_builds_the_attack_again(spec: str) -> None:
     assert eval(repr(parse(spec)), {kind.__name__: kind for kind in ATTACKS.values()}) == parse(spec)
+
+
+@by_spec
+def test_the_text_builds_the_attack_again(spec: str) -> None:
+    assert parse(str(parse(spec))) == parse(spec) and str(parse(str(parse(spec)))) == str(parse(spec))
 
 
 def test_an_unknown_attack_names_the_nearest() -> None:
@@ -63,11 +77,14 @@ def test_an_unknown_attack_names_the_nearest() -> None:
 
 @by_spec
 @by_dtype
-@pytest.mark.parametrize(("h", "f", "d"), [(5, 2, 3), (2, 1, 1), (3, 3, 40), (9, 4, 8193)])
+@pytest.mark.parametrize(("h", "f", "d"), [(5, 2, 3), (2, 1, 1), (1, 1, 4), (3, 3, 40), (9, 4, 8193)])
 def test_shape_and_dtype(spec: str, dtype: torch.dtype, h: int, f: int, d: int) -> None:
-    rule_f = min(f, (h + f - 1) // 2)
-    rows = parse(spec)(normal(h, d, seed=d, dtype=dtype), f, view(f=rule_f))
-    assert rows.shape == (f, d) and rows.dtype == dtype and rows.device.type == "cpu"
+    if feasible(spec, h, f):
+        rows = send(spec, normal(h, d, seed=d, dtype=dtype), f)
+        assert rows.shape == (f, d) and rows.dtype == dtype and rows.device.type == "cpu"
+    else:
+        with pytest.raises(InfeasibleError, match=f"n = {h + f} and f = {f}"):
+            send(spec, normal(h, d, seed=d, dtype=dtype), f)
 
 
 @by_spec
@@ -75,7 +92,7 @@ def test_shape_and_dtype(spec: str, dtype: torch.dtype, h: int, f: int, d: int) 
 def test_the_honest_rows_are_neither_changed_nor_aliased(spec: str, data: st.DataObject) -> None:
     honest = data.draw(matrices(6))
     before = honest.clone()
-    rows = parse(spec)(honest, 2, view())
+    rows = send(spec, honest, 2)
     assert torch.equal(honest, before)
     assert rows.untyped_storage().data_ptr() != honest.untyped_storage().data_ptr()
 
@@ -83,109 +100,116 @@ def test_the_honest_rows_are_neither_changed_nor_aliased(spec: str, data: st.Dat
 @by_spec
 def test_a_single_honest_row_is_not_aliased(spec: str) -> None:
     honest = normal(1, 5, seed=1)
-    rows = parse(spec)(honest, 1, view(f=0))
-    assert rows.shape == (1, 5) and rows.untyped_storage().data_ptr() != honest.untyped_storage().data_ptr()
+    if feasible(spec, 1, 1):
+        rows = send(spec, honest, 1, declared_f=0)
+        assert rows.shape == (1, 5) and rows.untyped_storage().data_ptr() != honest.untyped_storage().data_ptr()
 
 
 @by_finite_spec
 @given(data=st.data())
 def test_finite_honest_rows_give_finite_byzantine_rows(spec: str, data: st.DataObject) -> None:
-    assert parse(spec)(data.draw(matrices(5)), 2, view()).isfinite().all()
+    h, f = data.draw(st.sampled_from([(1, 1), (2, 1), (2, 3), (5, 2)]))
+    honest = data.draw(matrices(h))
+    if feasible(spec, h, f):
+        assert send(spec, honest, f, step=data.draw(st.integers(0, 40))).isfinite().all()
 
 
 @by_finite_spec
 @by_dtype
 def test_large_and_small_honest_rows_give_finite_byzantine_rows(spec: str, dtype: torch.dtype) -> None:
-    """Also where the square of a value would not fit in float32."""
-    for scale in (*SCALES, 1e25, 1e35):
+    """Also where the square of a value would not fit in its dtype."""
+    for scale in (*SCALES, 1e25, 1e35, *([1e140, 1e-140] if dtype == torch.float64 else [])):
         honest = (normal(5, 7, seed=3) * scale).to(dtype)
-        assert parse(spec)(honest, 2, view()).isfinite().all()
+        assert send(spec, honest, 2).isfinite().all()
+
+
+@by_finite_spec
+@by_dtype
+def test_rows_that_are_all_the_same_or_all_zero_give_finite_byzantine_rows(spec: str, dtype: torch.dtype) -> None:
+    for row in (torch.zeros(4), torch.tensor([0.1, -0.3, 0.0, 7.7])):
+        for h in (1, 2, 5):
+            if feasible(spec, h, 1):
+                assert send(spec, row.to(dtype).expand(h, -1).clone(), 1, declared_f=0).isfinite().all()
 
 
 @by_spec
 def test_the_same_generator_gives_the_same_bits(spec: str) -> None:
     honest = normal(7, 100, seed=2, dtype=torch.float32)
-    assert torch.equal(bits(parse(spec)(honest, 3, view(5, f=3))), bits(parse(spec)(honest.clone(), 3, view(5, f=3))))
+    assert torch.equal(bits(send(spec, honest, 3, seed=5)), bits(send(spec, honest.clone(), 3, seed=5)))
 
 
 @by_spec
 def test_only_the_given_generator_is_drawn_from(spec: str) -> None:
     state = torch.get_rng_state()
-    parse(spec)(normal(7, 10, seed=2), 3, view(f=3))
+    send(spec, normal(7, 10, seed=2), 3)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@by_spec
+def test_notes_are_tensors_and_the_only_thing_that_passes_from_round_to_round(spec: str) -> None:
+    """Two objects that take turns with the same notes send what one object sends: so a resumed run can go on."""
+    one, notes, others = parse(spec), {}, {}  # type: ignore[var-annotated]
+    for step in range(5):
+        honest = normal(6, 9, seed=step)
+        rows = send(one, honest, 2, step=step, seed=step, memory=notes)
+        copies = {name: note.clone() for name, note in others.items()}
+        again = send(spec, honest, 2, step=step, seed=step, memory=copies)
+        assert torch.equal(bits(rows), bits(again))
+        others = copies
+        assert all(isinstance(note, Tensor) for note in notes.values()) and set(notes) == set(copies)
 
 
 @by_formula
 @given(data=st.data())
 def test_the_layout_in_memory_does_not_matter(spec: str, data: st.DataObject) -> None:
     honest = data.draw(matrices(5, kind="normal", dtype=torch.float64))
-    rows = parse(spec)(honest, 2, view())
+    rows = send(spec, honest, 2)
     for _, same in strided(honest):
-        again = parse(spec)(same, 2, view())
-        assert torch.allclose(again, rows, rtol=1e-12, atol=1e-12 * float(honest.abs().max()), equal_nan=True)
+        again = send(spec, same, 2)
+        assert torch.allclose(again, rows, rtol=1e-6, atol=1e-9 * float(honest.abs().max()), equal_nan=True)
 
 
 # ----------------------------------------------------------------------------------------------- formulas
 
 
+def rounds_of(history: list[Tensor], f: int, seed: int, server: int) -> list[Round]:
+    return [
+        Round(
+            honest=honest.tolist(),
+            f=f,
+            step=step,
+            seed=seed + step,
+            own=own_rows(honest, f, step, flipped=False).tolist(),
+            flipped=own_rows(honest, f, step, flipped=True).tolist(),
+            declared_f=view_of(honest, f).declared_f,
+            dtype=honest.dtype,
+            server=server,
+        )
+        for step, honest in enumerate(history)
+    ]
+
+
 @by_formula
 @given(data=st.data())
 def test_equals_its_formula(spec: str, data: st.DataObject) -> None:
+    """In the last of a few rounds, in all of which the attack was carried out."""
     attack = parse(spec)
-    honest = data.draw(matrices(data.draw(st.integers(1, 8))))
-    right = torch.tensor(ATTACK_ORACLES[attack.name](honest.tolist(), **vars(attack)), dtype=torch.float64)
-    rows = attack(honest, 3, view()).double()
+    h, f = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 3))
+    assume(feasible(spec, h, f))
+    first = data.draw(matrices(h))
+    count, seed, server = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 99)), data.draw(st.integers(0, 1))
+    history = [first * (1 + step) for step in range(count)]
+    right = oracle(attack, rounds_of(history, f, seed, server))
+    assume(right is not None)
+    assert right is not None
+    notes: dict[str, Tensor] = {}
+    for step, honest in enumerate(history):
+        rows = send(attack, honest, f, seed=seed + step, step=step, memory=notes, server=server).double()
+    expected = torch.tensor(right, dtype=torch.float64)
     # Little's deviation of rows around 10,000 is what float32 leaves of it; the mean's rounding is the measure.
-    rounding = 64 * torch.finfo(honest.dtype).eps * float(honest.abs().max())
-    for row in rows:
-        assert torch.allclose(row, right, rtol=0, atol=rounding, equal_nan=True)
-
-
-@by_dtype
-@pytest.mark.parametrize("scale", [*SCALES, 1e-22, 1e25], ids=str)
-def test_littles_deviation_is_precise_at_every_scale(dtype: torch.dtype, scale: float) -> None:
-    """Squares of float32 values below 1e-19 or above 1e19 leave its range: they must not decide the deviation."""
-    honest = (normal(6, 9, seed=8) * scale).to(dtype)
-    honest -= honest.mean(dim=0)
-    right = torch.tensor(oracle_deviation(honest), dtype=torch.float64)
-    got = -Little(factor=1.0)(honest, 1, view()).double()[0]
-    assert torch.allclose(got, right, rtol=1e-5, atol=0)
-
-
-def oracle_deviation(honest: Tensor) -> list[float]:
-    return [-value for value in ATTACK_ORACLES["little"](honest.tolist(), factor=1.0)]
-
-
-def test_little_by_hand() -> None:
-    honest = torch.tensor([[1.0, 5.0], [3.0, 5.0]])
-    assert Little(factor=2.0)(honest, 2, view()).tolist()[0] == pytest.approx([2 - 2 * math.sqrt(2), 5.0])
-
-
-def test_little_of_one_honest_row_is_that_row() -> None:
-    honest = torch.tensor([[1.0, -5.0]])
-    for factor in (1.5, "auto"):
-        assert Little(factor=factor)(honest, 1, view(f=0)).tolist() == honest.tolist()  # type: ignore[arg-type]
-
-
-def test_empire_by_hand() -> None:
-    honest = torch.tensor([[1.0, -2.0], [3.0, -2.0]])
-    assert Empire()(honest, 2, view())[1].tolist() == pytest.approx([-0.2, 0.2])
-    assert Empire(factor=1.0)(honest, 1, view()).tolist() == [[0.0, 0.0]]
-
-
-def test_empire_is_sign_flip_with_a_shifted_factor() -> None:
-    honest = normal(5, 8, seed=1)
-    flipped = SignFlip(scale=0.1)(honest, 1, view())
-    assert torch.allclose(Empire(factor=1.1)(honest, 1, view()), flipped, atol=1e-15)
-
-
-@by_dtype
-def test_gaussian_has_its_deviation_and_differs_from_worker_to_worker(dtype: torch.dtype) -> None:
-    rows = Gaussian(std=3.0)(torch.zeros(2, 20_000, dtype=dtype), 2, view(1)).double()
-    assert float(rows.std()) == pytest.approx(3, rel=0.02) and abs(float(rows.mean())) < 0.1
-    assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.05
-    other = Gaussian(std=3.0)(torch.zeros(2, 20_000, dtype=dtype), 2, view(2)).double()
-    assert not torch.equal(rows, other)
+    magnitude = max(float(history[-1].abs().max()), float(expected.nan_to_num(0, 0, 0).abs().max()))
+    rounding = 64 * max(torch.finfo(first.dtype).eps, 1e-8 if "krum" in str(attack) + attack.name else 0) * magnitude
+    assert torch.allclose(rows, expected, rtol=0, atol=rounding, equal_nan=True)
 
 
 # ------------------------------------------------------------------------------------------ wrong input
@@ -195,32 +219,65 @@ def test_gaussian_has_its_deviation_and_differs_from_worker_to_worker(dtype: tor
 @pytest.mark.parametrize("f", [0, -1])
 def test_an_attack_needs_a_byzantine_worker(name: str, f: int) -> None:
     with pytest.raises(ConfigError, match=f"at least one Byzantine worker, got f = {f}"):
-        ATTACKS[name]()(torch.ones(3, 2), f, view())
+        ATTACKS[name]()(torch.ones(3, 2), f, view_of(torch.ones(3, 2), 1))
 
 
 @pytest.mark.parametrize("f", [True, 1.5, "2"], ids=repr)
 def test_f_is_a_whole_number_and_no_truth_value(f: object) -> None:
     for kind in ATTACKS.values():
         with pytest.raises(ConfigError):
-            kind()(torch.ones(3, 2), f, view())  # type: ignore[arg-type]
+            kind()(torch.ones(3, 2), f, view_of(torch.ones(3, 2), 1))  # type: ignore[arg-type]
 
 
 @by_name
 def test_wrong_rows_raise_a_rows_error(name: str) -> None:
     for wrong in (torch.ones(3), torch.ones(3, 2, dtype=torch.int64), torch.ones(0, 2), torch.ones(3, 0)):
         with pytest.raises(RowsError):
-            ATTACKS[name]()(wrong, 1, view())
+            ATTACKS[name]()(wrong, 1, view_of(torch.ones(3, 2), 1))
 
 
-@pytest.mark.parametrize("kind", [Little, Empire], ids=["little", "empire"])
-@pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, True, "automatic", "", None], ids=repr)
-def test_the_factor_is_a_finite_number_or_auto(kind: type[Little | Empire], factor: object) -> None:
-    with pytest.raises(ConfigError, match="factor"):
-        kind(factor=factor)  # type: ignore[arg-type]
+WRONG = {
+    "little:factor": [math.nan, math.inf, -math.inf, True, "automatic", "", None],
+    "little:sign": [0, 2, True, "both", None],
+    "empire:factor": [math.nan, math.inf, True, "z", None],
+    "empire-strict:epsilon": [0, -1.0, math.nan, math.inf, True, "z", None],
+    "min-max:direction": ["stdev", None, 1],
+    "min-sum:direction": ["stdev", None, 1],
+    "fang-krum:search": ["smallest", None],
+    "fang-krum:threshold": [0, 1, -1, True, None],
+    "fang-trimmed-mean:b": [1, 0.5, math.inf, math.nan, True, None],
+    "hidden:gamma": [math.nan, math.inf, True, "bulyan", None],
+    "hidden:coordinate": [0.5, True, "last", None],
+    "hidden:sign": [0, True, "auto"],
+    "mimic:worker": [-1, 0.5, True, "all", None],
+    "mimic:warmup": [0, 1.5, True, None],
+    "sign-flip:scale": [0, -1.0, math.nan, math.inf, True, "1", None],
+    "gaussian:std": [0, -1.0, math.nan, math.inf, True, "1", None],
+    "stale:delay": [0, 1.5, True, None],
+    "stale:source": ["median", None],
+    "drop:chance": [0, 1.1, True, None],
+    "rare:chance": [0, 1.1, True, None],
+    "rare:attack": [None, "", 3, "litle", ()],
+    "alternate:period": [0, 1.5, True, None],
+    "alternate:attack": [None, "", 3, "litle", "little/empire"],
+    "stranger:attacks": [None, "", (), 3, "little/litle"],
+    "byzmean:attack": [None, "", "litle:factor=1"],
+    "equivocate:attack": [None, ""],
+}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"), [(key, value) for key, values in WRONG.items() for value in values], ids=repr
+)
+def test_a_parameter_that_cannot_be_is_an_error_that_names_it(parameter: str, value: object) -> None:
+    name, _, field = parameter.partition(":")
+    with pytest.raises(GyroscopeError) as caught:
+        ATTACKS[name](**{field: value})
+    assert field in str(caught.value) or "attack" in str(caught.value)
+    assert repr(value) in str(caught.value) or str(value).rpartition("/")[2].partition(":")[0] in str(caught.value)
 
 
 @pytest.mark.parametrize(("kind", "parameter"), [(SignFlip, "scale"), (Gaussian, "std")], ids=["sign-flip", "gaussian"])
-@pytest.mark.parametrize("value", [0, -1.0, math.nan, math.inf, True, "1", None], ids=repr)
-def test_scale_and_std_are_positive_numbers(kind: type[Attack], parameter: str, value: object) -> None:
+def test_scale_and_std_are_positive_numbers(kind: type[Attack], parameter: str) -> None:
     with pytest.raises(ConfigError, match=f"{parameter} of .* must be a positive number"):
-        kind(**{parameter: value})
+        kind(**{parameter: -1})

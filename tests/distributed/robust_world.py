@@ -104,6 +104,12 @@ CASES = {
     "third party": Case(SmallestNorm(), settings={"weight_decay": 0.1}),
     "third party, d < n": Case(SmallestNorm(), 1, SMALL),
     "third party, NaN": Case(SmallestNorm(), bad=float("nan")),
+    "nnm, NaN": Case(rules.Nnm() >> rules.Median(), 2, bad=float("nan")),
+    "nnm and krum, inf": Case(rules.Nnm() >> rules.Krum(), 2, bad=float("inf")),
+    "remembering": Case(rules.CenteredClipping(), 2),
+    "remembering, NaN": Case(rules.CenteredClipping(), 2, SMALL, bad=float("nan")),
+    "at random": Case(rules.Bucketing() >> rules.Mixture([rules.Median(), rules.CenteredClipping()]), 1, bad=3e38),
+    "in turn": Case(rules.Mixture([rules.Median(), rules.Krum()], "round-robin"), 1, settings={"seed": 3}),
     "plain SGD": Case(rules.Average(), 0, settings={"weight_decay": 0.2, "mu": 0.8}),
     "plain SGD, server": Case(rules.Average(), 0, settings={"momentum": "server", "nesterov": True}),
     "plain SGD, none": Case(rules.Average(), 0, settings={"momentum": "none", "weight_decay": 0.2}),
@@ -191,9 +197,11 @@ def groups_scheduler_and_frozen(rank: int) -> Found:
 def resume(rank: int) -> Found:
     """Stop after two steps of five, go on in other objects, and compare with not stopping."""
     found: Found = {}
-    for momentum in ("workers", "server", "none"):
+    remembering = rules.Bucketing() >> rules.CenteredClipping()  # and one that draws at random
+    for rule, momentum in ((rules.Krum(), "workers"), (rules.Krum(), "server"), (rules.Krum(), "none"),
+                           (remembering, "workers")):  # fmt: skip
         for nesterov in (False, True) if momentum != "none" else (False,):
-            case = Case(rules.Krum(), settings={"momentum": momentum, "nesterov": nesterov, "weight_decay": 0.1})
+            case = Case(rule, settings={"momentum": momentum, "nesterov": nesterov, "weight_decay": 0.1})
             parameters = fresh(case.shapes, rank)
             optimizer = optimizer_of(case, parameters)
             for step in range(5):
@@ -217,7 +225,7 @@ def resume(rank: int) -> Found:
                 give(others, gradient(rank, step, 22))
                 second.step()
             after = [state for value in saved["optimizer"]["state"].values() for state in value.values()]
-            found[f"{momentum} {nesterov}"] = {
+            found[f"{momentum} {nesterov} {rule}"] = {
                 "straight": values_of(parameters),
                 "resumed": values_of(others),
                 "saved untouched": all(torch.equal(a, b) for a, b in zip(before, after, strict=True)),
@@ -299,6 +307,7 @@ def mistakes(rank: int) -> Found:
         "other rank's state": lambda: load({**state, "rank": (state["rank"] + 1) % N}),
         "other momentum's state": lambda: load(of_server),
         "other model's state": lambda: load({**state, "state": {1: {"workers": torch.zeros(2)}}}),
+        "trusted": lambda: RobustSGD(fresh(SMALL, rank), lr=0.1, rule="nnm+fltrust", f=1),
         "not a member": lambda: RobustSGD(fresh(SMALL, rank), lr=0.1, rule="krum", f=0, process_group=here),
     }  # fmt: skip
     found: Found = {}

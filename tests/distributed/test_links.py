@@ -34,6 +34,7 @@ def run_with(
         losses, rows = HonestWorkers.sample(self.simulated, step)
         self._losses = dict(enumerate(losses.tolist()))
         sent = {number: damage.get(number, row) for number, row in enumerate(rows)}
+        self._sound = {number for number, row in sent.items() if row is not None and row.isfinite().all()}
         return {number: row for number, row in sent.items() if row is not None}
 
     monkeypatch.setattr(LinkedWorkers, "collect", collect)
@@ -88,7 +89,7 @@ def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.Monke
         monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline: dict.fromkeys(range(3), zero))
         workers = run.players.workers
         assert isinstance(workers, LinkedWorkers)
-        workers._losses = dict.fromkeys(range(3), 0.0)
+        workers._losses, workers._sound = dict.fromkeys(range(3), 0.0), {0, 1, 2}
         ambient = torch.random.get_rng_state()
         workers.sample(0)
         assert torch.equal(ambient, torch.random.get_rng_state())
@@ -96,10 +97,15 @@ def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.Monke
         assert buffers["1.num_batches_tracked"] == 1 and buffers["1.running_mean"].abs().sum() > 0
 
 
-def test_a_worker_builds_only_tasks_that_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_builds_only_tasks_and_shardings_that_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever reaches the server's port can write the offer: it must not be able to have a module imported."""
     (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     offer = Offer(gy.Config(task="trap:Task", rule="trap:Rule", workers=3), 3, 10, "float32", 10.0)
     with pytest.raises(UnknownNameError, match="trap:Task"):
+        Calculator(Offer.parse(offer.text()), 0, {})
+    offer = Offer(gy.Config(shards="trap:Sharding", workers=3), 3, 10, "float32", 10.0)
+    with pytest.raises(UnknownNameError, match="trap:Sharding"):
         Calculator(Offer.parse(offer.text()), 0, {})

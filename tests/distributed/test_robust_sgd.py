@@ -19,6 +19,7 @@ from torch import Tensor
 
 from gyroscope.distributed import RobustSGD
 from gyroscope.errors import ConfigError
+from gyroscope.rules import Context, Memory
 
 N = robust_world.N
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +85,7 @@ def oracle(case: Case) -> Tensor:
     parameters = values_of(fresh(case.shapes, 0))
     memories, server = [torch.zeros_like(parameters)] * N, torch.zeros_like(parameters)
     trace = [parameters]
+    remembered: Memory = {}
     for step in range(STEPS):
         rows = []
         for rank in range(N):
@@ -97,7 +99,8 @@ def oracle(case: Case) -> Tensor:
                 row = row + mu * new if settings["nesterov"] else new
                 memories[rank] = new if new.isfinite().all() else memories[rank]
             rows.append(row)
-        direction = case.rule(torch.stack(rows), case.f).vector
+        context = Context(step, settings.get("seed", 0), remembered)
+        (direction, _), remembered = case.rule.step(torch.stack(rows), case.f, context)
         if placement == "server":
             server = mu * server + direction
             direction = direction + mu * server if settings["nesterov"] else server
@@ -177,7 +180,7 @@ def test_groups_scheduler_missing_gradients_new_groups_and_frozen_parameters(fou
 
 def test_a_resumed_run_has_the_same_bits(found: list[dict[str, Any]]) -> None:
     for rank in range(N):
-        assert len(found[rank]["resume"]) == 5
+        assert len(found[rank]["resume"]) == 7
         for name, one in found[rank]["resume"].items():
             assert bits(one["straight"]) == bits(one["resumed"]), (rank, name)
             assert one["saved untouched"] and one["saved"] == (0 if name.startswith("none") else 3), (rank, name)
@@ -221,6 +224,7 @@ MESSAGES = {
     "momentum": "UnknownNameError: unknown momentum placement 'servers': did you mean 'server'",
     "types": "one floating-point type and one device, got torch.float32 on cpu, torch.float64 on cpu",
     "all frozen": "no parameters to train",
+    "trusted": "the rule nnm.fltrust needs a gradient at samples that the server itself holds, and RobustSGD has no",
     "other rank's state": r"rank \d cannot go on from the state of rank \d: each rank has a momentum of its own",
     "other momentum's state": r"holds \['server'\], but momentum at 'workers' needs \['workers'\]",
     "other model's state": r"has the shape \(2,\), its parameter \(1,\)",

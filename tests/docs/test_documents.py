@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from gyroscope import measures
+from gyroscope.attacks import ATTACKS
 from gyroscope.cli import main, parser
+from gyroscope.replicated import drift
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,6 +72,21 @@ def test_every_recorded_column_is_explained() -> None:
         assert named or by_pattern, column
 
 
+def test_every_attack_is_explained_with_its_parameters() -> None:
+    text = (ROOT / "docs" / "attacks.md").read_text(encoding="utf-8")
+    lines = {name: line for line in text.splitlines() for name in re.findall(r"`([\w-]+)`", line.split(" | ")[0])}
+    for name, kind in ATTACKS.items():
+        assert lines[name].startswith("| `"), name
+        for field in dataclasses.fields(kind):
+            assert f"`{field.name}`" in lines[name], (name, field.name)
+
+
+def test_every_column_of_the_drift_is_explained() -> None:
+    text = (ROOT / "docs" / "beyond" / "servers.md").read_text(encoding="utf-8")
+    for column in drift.COLUMNS:
+        assert f"`{column}`" in text, column
+
+
 def test_the_readme_begins_with_the_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert text.index("make demo") < text.index("make test") < text.index("gyroscope train")
@@ -82,7 +100,7 @@ def test_no_document_or_source_names_a_place_on_somebodys_machine() -> None:
 
 
 def test_the_rule_and_the_attack_of_the_readme_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = (block for path, block in blocks("python") if "class Trimmed" in block)
+    (example,) = (block for path, block in blocks("python") if "class Trimmed(" in block)
     (command,) = (command for command in commands() if "mine:Trimmed" in command)
     (tmp_path / "mine.py").write_text(example)
     monkeypatch.chdir(tmp_path)

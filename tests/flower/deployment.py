@@ -162,7 +162,7 @@ def table(path: Path) -> list[dict[str, str]]:
 def reasons(run: Path, number: int) -> list[str]:
     """Why replies of a round were rejected."""
     rows = table(run / "events.csv") if (run / "events.csv").exists() else []
-    return [row["reason"] for row in rows if row["event"] == "rejected" and row["round"] == str(number)]
+    return [row["detail"] for row in rows if row["event"] == "rejected" and row["step"] == str(number - 1)]
 
 
 def certificates(folder: Path) -> Path:

@@ -63,8 +63,8 @@ def test_the_run_directory(tmp_path: Path) -> None:
     serve(grid, context(0, **config))
     assert [row["step"] for row in table(out / "evaluations.csv")] == ["0", "1", "2", "3"]
     rejected = [row for row in table(out / "events.csv") if row["event"] == "rejected"]
-    assert [(row["round"], row["node"], row["seat"]) for row in rejected] == [(str(n), "5", "4") for n in (1, 2, 3)]
-    assert all("unreadable reply: IndexError: list index" in row["reason"] for row in rejected)
+    assert [(row["step"], row["worker"], row["who"]) for row in rejected] == [(str(n), "4", "node 5") for n in range(3)]
+    assert all("unreadable reply: IndexError: list index" in row["detail"] for row in rejected)
     assert [row["worker_4"] for row in table(out / "workers.csv")] == ["0.0"] * 3
     assert Config.load(out / "config.toml").workers == 5
     assert Settings.of(tomllib.loads((out / "flower.toml").read_text())) == Settings.of(config)

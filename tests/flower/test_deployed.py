@@ -81,7 +81,7 @@ def test_a_deployed_federation_survives_liars_and_refuses_a_stranger(tmp_path: P
             given = reasons(out, number)
             assert len(given) <= 2 and all(any(text in reason for reason in given) for text in expected), given
         events = table(out / "events.csv")
-        assert len({row["node"] for row in events if row["event"] == "joined"}) == 5
+        assert len({row["who"] for row in events if row["event"] == "joined"}) == 5
         assert not [row for row in events if row["event"] == "skipped"]
         assert processes.started["stranger"].poll() not in (None, 0), processes.text("stranger")
     # The same batches, the same three honest nodes, no network: what was lost on the way would show.

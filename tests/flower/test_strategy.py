@@ -286,6 +286,26 @@ def test_momentum_at_the_server_accumulates_what_the_rule_returns() -> None:
     np.testing.assert_allclose(moved(arrays), (1 + 1.5 + 1.75) * moved(once), rtol=1e-4)
 
 
+def test_a_rule_remembers_from_round_to_round_but_not_from_run_to_run() -> None:
+    rule = rules.CenteredClipping(tau=0.1, start="zero")
+    strategy = RobustStrategy(rule, f=1, n=5, gathering=0.0)
+    for _ in range(2):
+        result = strategy.start(federation(honest(BAD)), beginning(), 3, 60.0)
+        memory: rules.Memory = {}
+        start = np.concatenate([WEIGHT.reshape(-1), BIAS])
+        for step in range(3):
+            rows = torch.from_numpy(np.stack([update(node) for node in range(1, 6)]))
+            (vector, _), memory = rule.step(rows, 1, rules.Context(step, 0, memory))
+            start = start + vector.numpy()
+        weight = result.arrays["weight"].numpy()
+        np.testing.assert_allclose(weight.reshape(-1), start[:6], rtol=1e-4)
+
+
+def test_a_rule_that_needs_a_trusted_gradient_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="a Flower strategy has no such thing"):
+        RobustStrategy("fltrust", f=1, n=5)
+
+
 def test_of_more_nodes_than_n_a_choice_is_asked_and_seats_are_kept() -> None:
     grid = MemoryGrid({node: honest(node) for node in range(1, 9)})
     _, events, _ = run(grid, rounds=6)

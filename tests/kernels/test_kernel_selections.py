@@ -15,15 +15,6 @@ from gyroscope.rules import coordinatewise
 LARGE = (100, 129, 255, 300)
 
 
-def trimmed_mean(matrix: Tensor, trim: int) -> Tensor:
-    """Added up in order of value, so that it does not matter who sent what."""
-    kept = matrix.sort(dim=0).values[trim : matrix.shape[0] - trim]
-    total = kept[0].clone()
-    for row in kept[1:]:
-        total += row
-    return total / len(kept)
-
-
 @given(rows, st.sampled_from(("lower", "mean")))
 @settings(deadline=None, max_examples=150)
 def test_median(matrix: Tensor, even: str) -> None:
@@ -42,7 +33,16 @@ def test_mean_around_median(matrix: Tensor, part: float) -> None:
 @settings(deadline=None, max_examples=150)
 def test_trimmed_mean(matrix: Tensor, part: float) -> None:
     trim = int(part * ((len(matrix) - 1) // 2))
-    assert same(kernels.trimmed_mean(matrix, trim), trimmed_mean(matrix, trim))
+    assert same(kernels.trimmed_mean(matrix, trim), plain(coordinatewise.trimmed_mean, matrix, trim))
+
+
+@given(rows, st.floats(0, 1), st.floats(0, 1))
+@settings(deadline=None, max_examples=150)
+def test_mean_around_trimmed_mean(matrix: Tensor, left_out: float, part: float) -> None:
+    trim = int(left_out * ((len(matrix) - 1) // 2))
+    count = 1 + int(part * (len(matrix) - 1))
+    expected = plain(coordinatewise.mean_around_trimmed_mean, matrix, trim, count)
+    assert same(kernels.mean_around_trimmed_mean(matrix, trim, count), expected)
 
 
 @given(rows, st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
@@ -75,7 +75,9 @@ def test_many_rows(n: int, kind: str) -> None:
         assert same(kernels.median(matrix, even), plain(coordinatewise.median, matrix, even))
     expected = plain(coordinatewise.mean_around_median, matrix, n // 2)
     assert same(kernels.mean_around_median(matrix, n // 2), expected)
-    assert same(kernels.trimmed_mean(matrix, n // 3), trimmed_mean(matrix, n // 3))
+    assert same(kernels.trimmed_mean(matrix, n // 3), plain(coordinatewise.trimmed_mean, matrix, n // 3))
+    expected = plain(coordinatewise.mean_around_trimmed_mean, matrix, n // 3, n - n // 3)
+    assert same(kernels.mean_around_trimmed_mean(matrix, n // 3, n - n // 3), expected)
 
 
 @pytest.mark.parametrize("n", range(1, 34))
@@ -120,6 +122,10 @@ def test_what_cannot_be_is_an_error() -> None:
     for trim in (-1, 2):
         with pytest.raises(ValueError, match="trim"):
             kernels.trimmed_mean(matrix, trim)
+        with pytest.raises(ValueError, match="trim"):
+            kernels.mean_around_trimmed_mean(matrix, trim, 2)
     for count in (0, 5):
         with pytest.raises(ValueError, match="count"):
             kernels.mean_around_median(matrix, count)
+        with pytest.raises(ValueError, match="count"):
+            kernels.mean_around_trimmed_mean(matrix, 1, count)

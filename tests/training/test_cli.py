@@ -19,6 +19,7 @@ from launching import Finished, Started, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules, tasks
 from gyroscope.config import Config
+from gyroscope.data.shards import SHARDINGS
 
 
 def check_mistake(finished: Finished, *says: str) -> None:
@@ -36,10 +37,16 @@ def check_mistake(finished: Finished, *says: str) -> None:
     [
         ("--rule krun", "did you mean 'krum'"),
         ("--rule krum:k=1", "Known: m, neighbours, squared"),
+        ("--rule nmm+krum", "did you mean 'nnm'"),
+        ("--rule nnm", "needs a rule after it"),
+        ("--rule random:krum", "at least two rules"),
+        ("--rule bucketing:s=5+krum --attack little --byzantine 2", "bucketing:s=5 leaves 5 rows"),
+        ("--rule fltrust", "--trusted 100"),
         ("--attack litle --byzantine 2", "did you mean 'little'"),
         ("--attack little:faktor=2 --byzantine 2", "did you mean 'factor'"),
         ("--task minst", "did you mean 'mnist'"),
         ("--momentum serve", "did you mean 'server'"),
+        ("--shards sortd", "did you mean 'sorted'"),
         ("--attack little", "--byzantine"),
         ("--byzantine 2", "choose an attack"),
         ("--rule bulyan --attack little --byzantine 12", "4f + 3 = 51"),
@@ -113,7 +120,7 @@ def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:
         ([], ["train", "list", "demo", "--version"]),
         (["train"], ["--config", "--out", "--resume", "--overwrite", "--quiet", "--tensorboard", "examples:"]),
         (["train"], ["--" + name.replace("_", "-") for name in vars(Config())]),
-        (["list"], ["rules", "attacks", "tasks", "placements"]),
+        (["list"], ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings"]),
         (["demo"], ["--out", "--seeds"]),
     ],
 )
@@ -129,9 +136,11 @@ def test_help_exits_0_and_mentions_every_option(command: list[str], mentions: li
     ("what", "table"),
     [
         ("rules", rules.RULES),
+        ("preaggregations", rules.PREAGGREGATIONS),
         ("attacks", attacks.ATTACKS),
         ("tasks", tasks.TASKS),
         ("placements", momentum.PLACEMENTS),
+        ("shardings", SHARDINGS),
     ],
 )
 def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, table: dict[str, type]) -> None:
@@ -143,9 +152,18 @@ def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, tab
     for entry, kind in zip(entries, table.values(), strict=True):
         assert kind.summary in entry and kind.paper in entry  # type: ignore[attr-defined]
     if what == "rules":
-        assert "n >= 4f + 3" in entries[-1] and "rescore=false" in entries[-1]
+        bulyan = entries[list(table).index("bulyan")]
+        assert "n >= 4f + 3" in bulyan and "rescore=false" in bulyan
+    if what == "preaggregations":
+        assert "s=2" in entries[1]
     if what == "attacks":
         assert "factor=1.5" in entries[0] and "factor=1.1" in entries[1]
+
+
+def test_list_shows_how_a_mixture_is_written() -> None:
+    finished = gyroscope("list", "mixtures")
+    assert finished.code == 0 and [line.split()[0] for line in finished.out.splitlines()[1:]] == list(rules.MIXTURES)
+    assert "random:RULE/RULE/..." in finished.out
 
 
 def test_the_command_and_the_module_are_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,28 @@ from gyroscope import specs
 from gyroscope.errors import ConfigError
 from gyroscope.rules import Context, Rule
 from gyroscope.statistics import Described
+
+
+class Notes(MutableMapping[str, Tensor]):
+    """A part of somebody's notes that belongs to one attack inside another: its names begin with a prefix there."""
+
+    def __init__(self, whole: MutableMapping[str, Tensor], prefix: str) -> None:
+        self.whole, self.prefix = whole, prefix
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.whole[self.prefix + name]
+
+    def __setitem__(self, name: str, note: Tensor) -> None:
+        self.whole[self.prefix + name] = note
+
+    def __delitem__(self, name: str) -> None:
+        del self.whole[self.prefix + name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([name[len(self.prefix) :] for name in self.whole if name.startswith(self.prefix)])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,14 +56,43 @@ class View:
     """Where momentum is computed; at the workers, the honest rows have it in them already."""
     context: Context = dataclasses.field(default_factory=Context)
     """What the rule will know besides the rows, its memory and its randomness of this step included."""
-    memory: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+    memory: MutableMapping[str, Tensor] = dataclasses.field(default_factory=dict)
     """The adversary's own notes: named tensors that it may write, and finds again in the next round."""
     honest: Described | None = None
     """The honest rows once more, with their moments: whoever measures the round needs them, too."""
+    own: Callable[[bool], Tensor] | None = None
+    """How `own_rows` are computed, where the Byzantine workers have data."""
+    received: Callable[[Tensor], Tensor] | None = None
+    """What the server does to all n rows before the rule sees them, where it does: accumulate them, for example."""
+    server: int = 0
+    """To which server these rows go: a worker may tell each another story."""
+    servers: int = 1
 
     def outcome(self, rows: Tensor) -> Tensor:
         """What the server will make of these n rows: the whole configured rule, as it will be applied."""
-        return self.rule(rows, self.declared_f, self.context).vector
+        return self.rule(self.shown(rows), self.declared_f, self.context).vector
+
+    def shown(self, rows: Tensor) -> Tensor:
+        """What the rule will be shown of these n rows."""
+        return rows if self.received is None else self.received(rows)
+
+    def own_rows(self, flipped: bool = False) -> Tensor:
+        """(f, d): what the Byzantine workers would send if they followed the protocol, each at data of its own.
+
+        Gradients are clipped, and accumulated where momentum is at the workers: then ask in every round, because a
+        round without asking leaves no trace in the momentum. They are computed when first asked for.
+        flipped: at wrong labels, C-1-y instead of y.
+        """
+        if self.own is None:
+            raise ConfigError(
+                "this attack needs gradients at the Byzantine workers' own data, and here they have none: in a "
+                "training run they do; elsewhere give the view `own`, a function from flipped to f rows"
+            )
+        return self.own(flipped)
+
+    def inside(self, name: str) -> View:
+        """The same view for an attack inside another one, which keeps its notes apart under this name."""
+        return dataclasses.replace(self, memory=Notes(self.memory, f"{name}/"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +106,8 @@ class Attack(ABC):
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = "-"
+    finite: ClassVar[bool] = True
+    """Whether finite honest rows give finite Byzantine ones."""
 
     def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
         honest = rows_module.check(honest)
@@ -73,6 +127,10 @@ class Attack(ABC):
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this attack: `little:factor=2`."""
         return specs.text(self)
+
+    def check_feasible(self, n: int, f: int) -> None:
+        """Raise before training starts if f Byzantine workers among n cannot do this."""
+        return
 
     @abstractmethod
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gyroscope.attacks.directed import Directed
+from gyroscope.attacks.directed import Directed, Sign
 from gyroscope.statistics import Described
 
 
@@ -15,11 +15,14 @@ from gyroscope.statistics import Described
 class Empire(Directed):
     """Sends (1 - factor) * mean; 1.1 by default, as in the paper's experiments.
 
-    Others write it as -tau * mean (inner-product manipulation): the paper's factor 1.1 is tau = 0.1.
-    `factor=auto` searches for the factor that does most damage to the configured rule.
+    Others write it as -tau * mean (inner-product manipulation): the paper's factor 1.1 is tau = 0.1. A factor below 1
+    shortens the mean without turning it; `empire-strict` always turns it. `sign=1` is (1 + factor) * mean.
+    `factor=auto` searches for the factor that does most damage to the configured rule, its parameters and all that
+    comes before it included.
     """
 
     factor: float | Literal["auto"] = 1.1
+    sign: Sign = -1
 
     name = "empire"
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"

@@ -18,6 +18,7 @@ class Nan(Attack):
 
     name = "nan"
     summary = "NaN in every coordinate"
+    finite = False
 
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
         return repeat(torch.full_like(honest[0], math.nan), f)
@@ -29,6 +30,7 @@ class Inf(Attack):
 
     name = "inf"
     summary = "+inf in every coordinate"
+    finite = False
 
     def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
         return repeat(torch.full_like(honest[0], math.inf), f)

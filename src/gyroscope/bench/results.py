@@ -15,7 +15,7 @@ class Line:
     """One comparison."""
 
     part: str
-    """`rules`, `growth`, `training` or `memory`."""
+    """`rules`, `growth in n`, `growth in d`, `training`, `memory` or `distributed`."""
     what: str
     n: int | None
     d: int | None
@@ -44,7 +44,7 @@ def line(part: str, what: str, ratio: Ratio, *, n: int | None = None, d: int | N
 
 def table(lines: Iterable[Line]) -> str:
     """For people."""
-    text = [f"{'':60}{'ours':>11}{'other':>11}{'ratio':>9}  {'(middle half)':16}{'at most':>8}"]
+    text = [f"{'':72}{'ours':>11}{'other':>11}{'ratio':>9}  {'(middle half)':16}{'at most':>8}"]
     for entry in lines:
         shape = f" at ({entry.n}, {entry.d:,})" if entry.n is not None and entry.d is not None else ""
         times = "".join(f"{'' if ms is None else f'{ms:,.2f} ms':>11}" for ms in (entry.ours_ms, entry.other_ms))
@@ -52,7 +52,7 @@ def table(lines: Iterable[Line]) -> str:
         half = "" if entry.low is None else f"({entry.low:.3g} - {entry.high:.3g})"
         limit = "" if entry.limit is None else f"{entry.limit:.3g}"
         verdict = {None: "", True: "  holds", False: "  DOES NOT HOLD"}[entry.holds]
-        text.append(f"{entry.what + shape:60}{times}{value:>9}  {half:16}{limit:>8}{verdict}".rstrip())
+        text.append(f"{entry.what + shape:72}{times}{value:>9}  {half:16}{limit:>8}{verdict}".rstrip())
     return "\n".join(text)
 
 

@@ -9,18 +9,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyroscope.errors import ConfigError, DataError
+from gyroscope.errors import ConfigError, DataError, UnknownNameError
 
 if TYPE_CHECKING:
     from gyroscope.bench.results import Line
 
-_PARTS = ("rules", "growth", "training", "memory")
+_PARTS = ("rules", "growth", "training", "memory", "distributed")
 
 _EPILOG = """\
 examples:
   gyroscope bench                          everything; ten minutes or so, on a machine with nothing else to do
-  gyroscope bench --only rules --seconds 20
-  GYROSCOPE_DATA=DIR gyroscope bench --only training,memory
+  gyroscope bench rules --seconds 20
+  gyroscope bench distributed              server and workers, RobustSGD and DistributedDataParallel, as real processes
+  GYROSCOPE_DATA=DIR gyroscope bench training memory
 
 to have other libraries beside ours: pip install 'gyroscope[bench]' and pip install --no-deps byzfl
 (with its dependencies, byzfl would bring torchvision and with it another torch)
@@ -34,13 +35,14 @@ def add(commands: Any) -> None:
         "bench",
         help="measure how fast the rules and the trainer are on this machine",
         description="Rules beside torch's operations and other libraries' rules, in one process and in turn; a "
-        "training run beside the time of its matrix products; peak memory. Look at the ratios: machines are noisy.",
+        "training run beside the time of its matrix products; peak memory; a parameter server beside the bare transfer "
+        "of its bytes. Look at the ratios: machines are noisy.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("--only", metavar="PARTS", help=f"some of {','.join(_PARTS)} (default: all)")
+    command.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
     command.add_argument("--seconds", type=float, default=60.0, metavar="S",
-                         help="for each of the rules' sizes and growth series (default: 60)")  # fmt: skip
+                         help="for each size and each growth series (default: 60)")  # fmt: skip
     command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as torch chooses)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
     command.add_argument("--out", default="bench", metavar="DIR", help="where to write (default: bench)")
@@ -53,7 +55,7 @@ def _bench(options: argparse.Namespace) -> int:
     from gyroscope import kernels
     from gyroscope.bench import peers, plot, results
 
-    parts = _parts(options.only)
+    parts = _parts(options.parts)
     if options.seconds <= 0:
         raise ConfigError(f"--seconds must be positive, got {options.seconds}")
     if options.threads is not None:
@@ -85,14 +87,11 @@ def _bench(options: argparse.Namespace) -> int:
     return 0
 
 
-def _parts(only: str | None) -> list[str]:
-    if only is None:
-        return list(_PARTS)
-    asked = [part.strip() for part in only.split(",")]
+def _parts(asked: list[str]) -> list[str]:
     for part in asked:
         if part not in _PARTS:
-            raise ConfigError(f"--only takes some of {', '.join(_PARTS)}, got {part!r}")
-    return [part for part in _PARTS if part in asked]
+            raise UnknownNameError("part", part, _PARTS)
+    return [part for part in _PARTS if part in asked or not asked]
 
 
 def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Iterable[Line]:
@@ -105,6 +104,8 @@ def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Ite
         elif part == "growth":
             yield from growth.in_workers(options.seconds, status.about("growth in n"))
             yield from growth.in_parameters(options.seconds, status.about("growth in d"))
+        elif part == "distributed":
+            yield from _distributed(options.seconds, status.about(part), profiles)
         else:
             for task in ("mnist", "cifar10"):
                 try:
@@ -112,6 +113,16 @@ def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Ite
                 except DataError as problem:
                     status.clear()
                     print(f"left out, no data: {problem}", file=sys.stderr)
+
+
+def _distributed(seconds: float, told: Any, profiles: list[str]) -> Iterable[Line]:
+    from gyroscope.bench import ranks, rules, served
+
+    for d in dict.fromkeys(d for _, d in (rules.SMALL, rules.LARGE)):
+        lines, clock = served.measure(d, seconds / 2, told)
+        profiles.append(f"parameter server, {served.WORKERS} workers, d = {d:,}\n{clock}")
+        yield from lines
+        yield from ranks.measure(d, seconds / 2, told)
 
 
 def _with_data(part: str, task: str, data_dir: str | None, status: _Status, profiles: list[str]) -> Iterable[Line]:

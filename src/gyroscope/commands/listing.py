@@ -6,15 +6,16 @@ import argparse
 import sys
 from typing import Any
 
-KINDS = ("rules", "attacks", "tasks", "placements")
+KINDS = ("rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
 
 
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "list",
-        help="what can be named: rules, attacks, tasks, placements",
+        help="what can be named: rules, what can stand before them, attacks, tasks, placements, shardings",
         description="What there is, what it needs, which parameters it has, and where it comes from. Parameters are "
-        "written name:key=value,key=value, for example krum:m=1.",
+        "written name:key=value,key=value, for example krum:m=1; pre-aggregations stand before a rule, for example "
+        "nnm+bucketing:s=3+krum:m=1; a mixture has a / between its rules, for example random:krum/median.",
     )
     command.add_argument("what", choices=KINDS, nargs="?", help="which of them (default: all)")
     command.set_defaults(run=_list)

@@ -1,12 +1,17 @@
-"""`gyroscope sweep`: a grid of one's own."""
+"""`gyroscope sweep`: a grid of one's own, or a recipe."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gyroscope.commands import running
+from gyroscope.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyroscope.experiments.grid import Setup
+    from gyroscope.experiments.zoo import Entry
 
 _EXAMPLES = """\
 a grid is a TOML file; keys are those of a run's configuration (gyroscope train --help), values may be lists:
@@ -26,20 +31,31 @@ a grid is a TOML file; keys are those of a run's configuration (gyroscope train 
 then:
   gyroscope sweep grid.toml --out runs/mine
   gyroscope report runs/mine
+
+the recipe zoo needs no file: every rule (bare, after nnm, after bucketing) against every attack, momentum at the server
+and at the workers, f = 3 and f = 6 of 15 workers, on digits; then the map of what each combination loses:
+  gyroscope sweep zoo --dry-run
+  gyroscope sweep zoo
+  gyroscope sweep zoo --best 10 --seeds 1-3       # then more seeds for those that matter
 """
+_RECIPES = ("zoo",)
 
 
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "sweep",
-        help="run a grid of your own",
+        help="run a grid of your own, or the map of all rules and attacks",
         description="Every combination of the values in a TOML file, on all cores, resumable at any point.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("grid", metavar="GRID.toml", help="the grid")
+    command.add_argument("grid", metavar="GRID", help=f"a TOML file, or a recipe: {', '.join(_RECIPES)}")
+    command.add_argument("--seeds", metavar="LIST", help="of a recipe, as in 1-3 or 1,2,7 (default: the recipe's)")
     command.add_argument("--only", action="append", default=[], metavar="PATTERN",
                          help="only runs whose name matches; may be repeated")  # fmt: skip
+    command.add_argument("--best", type=int, metavar="K",
+                         help="of zoo: only the K best defences for each f, by the runs that are in --out; with "
+                         "--seeds a final among them")  # fmt: skip
     running.add_options(command, None)
     command.add_argument("--executor", choices=["local", "slurm", "submitit-local"], default="local",
                          help="local: processes here; slurm: one job per run on a cluster, through submitit; "
@@ -53,10 +69,60 @@ def _sweep(options: argparse.Namespace) -> int:
     from gyroscope.experiments import grid
 
     options.out = options.out or str(Path("runs") / Path(options.grid).stem)
-    setups = grid.only(grid.read(options.grid), options.only)
+    recipe = options.grid in _RECIPES
+    setups = grid.only(_zoo(options) if recipe else _grid(options), options.only)
     if options.executor != "local" and not options.dry_run:
         return running.submit(setups, options)
     code = running.run(setups, options)
     if code == 0 and not options.dry_run:
-        print(f"look at it with: gyroscope report {options.out}")
+        if recipe:
+            _write_map(Path(options.out))
+        else:
+            print(f"look at it with: gyroscope report {options.out}")
     return code
+
+
+def _grid(options: argparse.Namespace) -> list[Setup]:
+    from gyroscope.experiments import grid
+
+    if options.seeds is not None or options.best is not None:
+        raise ConfigError(
+            f'--seeds and --best are for recipes: write the seeds into {options.grid}, as in seed = "1-3"'
+        )
+    return grid.read(options.grid)
+
+
+def _zoo(options: argparse.Namespace) -> list[Setup]:
+    from gyroscope.experiments import grid, zoo
+
+    missing = zoo.infeasible()
+    if options.dry_run:
+        for entry in missing:
+            print(f"infeasible  {entry.defence}, f = {entry.f}: {entry.reason}")
+    print(f"{len(zoo.entries())} cells; {len(missing)} defences do not exist for one of the f (--dry-run lists them)")
+    seeds = grid.parse_seeds(options.seeds) if options.seeds else zoo.SEEDS
+    return zoo.setups(seeds, None if options.best is None else _best(options))
+
+
+def _best(options: argparse.Namespace) -> list[Entry]:
+    from gyroscope.experiments import resilience, zoo
+
+    if options.best < 1:
+        raise ConfigError(f"--best must be at least 1, got {options.best}")
+    known = resilience.Map(resilience.read(options.out), resilience.best)
+    best = [standing for f in zoo.BYZANTINE for standing in known.best(f, options.best)]
+    if not best:
+        raise ConfigError(
+            f"no defence has all its runs in {options.out}: run gyroscope sweep zoo first, without --best"
+        )
+    return [cell.entry for standing in best for cell in standing.cells.values()]
+
+
+def _write_map(out: Path) -> None:
+    from gyroscope.report import zoo
+
+    maps, folder = zoo.Maps(out), out / "report"
+    zoo.draw(maps, folder)
+    zoo.write_csv(maps, folder / "zoo.csv")
+    print(zoo.verdicts(maps))
+    print(f"heat-maps and zoo.csv: {folder}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,9 @@ examples:
 
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
+
+  six servers hold the model, one of them lies; each waits for 5 models and for the rows of all but 3 workers:
+    gyroscope train --rule krum --attack little --byzantine 3 --servers 6 --byzantine-servers 1 --server-attack nan
 
   the same from a file, and an interrupted run continued:
     gyroscope train --config runs/c/config.toml --out runs/d
@@ -138,8 +142,17 @@ def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[s
 
 def _fresh_directory(config: Any) -> Path:
     """A directory that says what is in it and does not exist yet."""
-    parts = [config.task, config.gate, config.attack, f"f_{config.byzantine}", config.momentum, f"seed_{config.seed}"]
-    name = "-".join(part.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_") for part in parts)
+    several = [f"servers_{config.servers}", config.server_attack] if config.servers > 1 else []
+    parts = [
+        config.task,
+        config.gate,
+        config.attack,
+        f"f_{config.byzantine}",
+        config.momentum,
+        *several,
+        f"seed_{config.seed}",
+    ]
+    name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)
     candidate, number = Path("runs") / name, 2
     while candidate.exists():
         candidate, number = Path("runs") / f"{name}-{number}", number + 1

@@ -92,6 +92,26 @@ def deal_from_one_pass(seed: int, step: int, workers: Iterable[int], count: int,
     return dealt
 
 
+def deal_from_shards(
+    seed: int, step: int, workers: Iterable[int], shards: Sequence[Tensor], batch: int, one_pass: bool = False
+) -> Tensor:
+    """(workers, batch) sample numbers, each worker's from its own shard: `shards[i]` are the samples of worker i.
+
+    Drawn uniformly with replacement, or with `one_pass` from shuffled passes over the shard, one after the other.
+    Worker i's batch depends on (seed, i, step) and on its shard alone.
+    """
+    batches = []
+    for worker in workers:
+        held = shards[worker]
+        if one_pass:
+            own = randomness.derive(seed, "shard", worker)
+            places = deal_from_one_pass(own, step, [0], 1, len(held), batch)
+        else:
+            places = deal(seed, step, [worker], len(held), batch)
+        batches.append(held[places[0]])
+    return torch.stack(batches)
+
+
 @functools.lru_cache(maxsize=4)
 def _shuffled(seed: int, number: int, samples: int) -> Tensor:
     return torch.randperm(samples, generator=randomness.generator(seed, "pass", number))

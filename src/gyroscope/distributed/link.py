@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
-import queue
+import select
 import signal
 import threading
 import time
@@ -37,6 +37,8 @@ from gyroscope.distributed.protocol import (
 
 PING_SECONDS = 5.0
 """An idle link is used at least that often, so that a worker can tell a slow server from one that is gone."""
+_LOOK_SECONDS = 0.5
+"""How often to look whether a worker's time is over."""
 _JOIN_POLL_SECONDS = 0.05
 _ALWAYS = 365 * 86400.0
 
@@ -52,7 +54,7 @@ class Place:
     patience: float
     """Seconds after which a worker that has not answered is given up."""
     memory_step: int
-    """The step of the momentum that the inbox holds at the start, for the worker to go on with; NO_STEP for none."""
+    """The step of the momentum that the worker shall go on with; NO_STEP for none."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +64,11 @@ class Shelf:
     step: Tensor
     """(1,): to which step the parameters belong; NO_STEP while they are written."""
     parameters: Tensor
-    inbox: Tensor
-    """The values of the worker's last answer. Written once per order, and before the server is told of it."""
+    memory: Tensor
+    """The momentum that the worker shall go on with."""
+    answers: tuple[Tensor, Tensor]
+    """Buffers for the worker's answers, in turn: one holds the last good one while the next comes into the other."""
+    answer_values: int
 
 
 def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
@@ -76,37 +81,34 @@ class _Link:
     def __init__(self, place: Place, shelf: Shelf, pipe: Connection) -> None:
         self.place, self.shelf, self.pipe = place, shelf, pipe
         self.telling, self.opening, self.leaving = threading.Lock(), threading.Lock(), threading.Lock()
-        self.happenings: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-        self.joined = False
         self.open_step = NO_STEP
         """The step that the worker was told and has not answered yet, neither well nor badly."""
 
     def live(self) -> None:
-        threading.Thread(target=self._hear_server, daemon=True).start()
+        threading.Thread(target=self._end_with_server, daemon=True).start()
         try:
             wire = self._join()
             threading.Thread(target=self._hear_worker, args=(wire,), daemon=True).start()
-            self._converse(wire)
+            self._obey(wire)
         except Exception as problem:  # RuntimeError of gloo or the store; whatever it is, this link cannot go on
             self._leave(_first_line(problem))
 
-    # -- three threads: orders from the server, answers from the worker, and what follows from both ------------------
+    # -- three threads: the server's end, answers from the worker, and orders from the server -------------------------
 
-    def _hear_server(self) -> None:
-        try:
-            while True:
-                order = json.loads(self.pipe.recv_bytes())
-                if order["do"] == "end" and not self.joined:
-                    os._exit(0)
-                self.happenings.put((order["do"], order.get("step", NO_STEP)))
-        except (EOFError, OSError):
-            os._exit(0)  # the server is gone: nobody is left to serve, whatever the other threads wait for
+    def _end_with_server(self) -> None:
+        """Whatever the other threads wait for: without a server nobody is left to serve."""
+        hang_up = select.poll()
+        hang_up.register(self.pipe.fileno(), 0)  # that the other end is closed is told without being asked for
+        hang_up.poll()
+        os._exit(0)
 
     def _hear_worker(self, wire: Wire) -> None:
-        answer = Message(self.shelf.inbox.numel(), self.shelf.inbox.dtype)
-        complained = False
+        shelf = self.shelf
+        slots = [Message(shelf.answer_values, shelf.parameters.dtype, buffer) for buffer in shelf.answers]
+        slot, complained = 0, False
         try:
             while True:
+                answer = slots[slot]
                 wire.receive(answer, _ALWAYS)
                 asked = self.open_step
                 try:
@@ -114,7 +116,7 @@ class _Link:
                 except UnfitError as problem:
                     event = {"event": "rejected", "step": asked, "why": str(problem)}
                 else:
-                    event = {"event": "row", "step": head.step, "loss": head.loss}
+                    event = {"event": "row", "step": head.step, "loss": head.loss, "slot": slot}
                     if head.step != asked:
                         why = f"it answers step {head.step}, " + (
                             "which is answered already" if asked == NO_STEP else f"but step {asked} is asked for"
@@ -128,50 +130,46 @@ class _Link:
                     complained = True
                     continue
                 if event["event"] == "row":
-                    complained = False
-                    self.shelf.inbox.copy_(answer.values)
+                    slot, complained = 1 - slot, False
                 self._answered(event)
         except Exception as problem:  # gloo's RuntimeError; whatever it is, this link cannot go on
             self._leave(_first_line(problem))
 
     def _answered(self, event: dict[str, Any]) -> None:
-        with self.opening:
+        with self.opening:  # before the server knows, so that its next order comes after it
             if self.open_step == event["step"]:
                 self.open_step = NO_STEP
-        # Before the server knows, so that its next order comes after it.
-        self.happenings.put(("answered", event["step"]))
         self._tell(**event)
 
-    def _converse(self, wire: Wire) -> None:
+    def _obey(self, wire: Wire) -> None:
         place, shelf = self.place, self.shelf
         message = Message(shelf.parameters.numel(), shelf.parameters.dtype)
-        waiting_since: float | None = None
+        orders = select.poll()  # what the pipe's own poll() does, without making all of it anew each time
+        orders.register(self.pipe.fileno(), select.POLLIN)
+        waiting_since = 0.0
         while True:
-            try:
-                what, step = self.happenings.get(timeout=PING_SECONDS if waiting_since is None else 0.5)
-            except queue.Empty:
-                if waiting_since is None:
+            waiting = self.open_step != NO_STEP
+            if not orders.poll(1000 * (_LOOK_SECONDS if waiting else PING_SECONDS)):
+                if not waiting:
                     message.seal(PING, NO_STEP, place.worker)
                     wire.send(message, place.patience)
-                elif time.monotonic() - waiting_since > place.patience:
+                elif self.open_step != NO_STEP and time.monotonic() - waiting_since > place.patience:
                     self._leave(f"no answer for {place.patience:g} s")
                 continue
-            if what == "answered":
-                waiting_since = None
-            elif what == "end":
+            order = json.loads(self.pipe.recv_bytes())
+            if order["do"] == "end":
                 message.seal(END, NO_STEP, place.worker)
                 wire.send(message, place.patience)
                 os._exit(0)
-            elif what == "round":
-                message.values.copy_(shelf.parameters)
-                if int(shelf.step) != step:
-                    self._tell(event="skipped", step=step)  # the server has gone on while this process slept
-                    continue
-                with self.opening:
-                    self.open_step = step
-                waiting_since = time.monotonic()
-                message.seal(ROUND, step, place.worker)
-                wire.send(message, place.patience)
+            message.values.copy_(shelf.parameters)
+            if int(shelf.step) != order["step"]:
+                self._tell(event="skipped", step=order["step"])  # the server has gone on while this process slept
+                continue
+            with self.opening:
+                self.open_step = order["step"]
+            waiting_since = time.monotonic()
+            message.seal(ROUND, order["step"], place.worker)
+            wire.send(message, place.patience)
 
     # -- joining and leaving ------------------------------------------------------------------------------------------
 
@@ -180,15 +178,15 @@ class _Link:
         store = reach(place.host, place.port, seconds=20)
         key = claim_key(place.worker, place.generation)
         while not store.check([key]):
-            time.sleep(_JOIN_POLL_SECONDS)
+            if self.pipe.poll(_JOIN_POLL_SECONDS):  # before anybody has joined there is but one order: to end
+                os._exit(0)
         who = store.get(key).decode(errors="replace")
         wire = Wire(store, place.worker, place.generation, 0, place.host)
-        memory = self.shelf.inbox[-self.shelf.parameters.numel() :]
-        welcome = Message(memory.numel(), memory.dtype)
-        welcome.values.copy_(memory)
+        welcome = Message(self.shelf.parameters.numel(), self.shelf.parameters.dtype)
+        if place.memory_step != NO_STEP:
+            welcome.values.copy_(self.shelf.memory)
         welcome.seal(WELCOME, place.memory_step, place.worker)
         wire.send(welcome, place.patience)
-        self.joined = True
         self._tell(event="joined", who=who)
         return wire
 

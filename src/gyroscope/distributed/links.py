@@ -2,70 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import multiprocessing
 import secrets
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gyroscope import events
 from gyroscope.clock import UNTIMED, Clock
-from gyroscope.distributed import events, link
-from gyroscope.distributed.events import Events
-from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Offer, TCPStore, link_key
+from gyroscope.distributed import link
+from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer, TCPStore, link_key
+from gyroscope.distributed.remote import Remote
 from gyroscope.errors import RoundAbandonedError, RunDirectoryError
+from gyroscope.events import Events
+from gyroscope.rows import all_finite
 from gyroscope.workers import HonestWorkers
 
 _SLICE_SECONDS = 0.2
 """How long to sleep at most before looking whether somebody asked to stop."""
 _END_SECONDS = 10.0
-
-
-class Link:
-    """One worker as the server sees it: the process that talks to it, and how things stand."""
-
-    shelf: link.Shelf
-
-    def __init__(self, worker: int) -> None:
-        self.worker = worker
-        self.count = 0
-        self.process: BaseProcess | None = None
-        self.pipe: Connection | None = None
-        self.who = ""
-        self.linked = self.free = self.late = self.told = self.answered = False
-
-    def start(self, place: link.Place, shelf: link.Shelf) -> None:
-        """A fresh process that waits for a worker."""
-        self.shelf = shelf
-        context = multiprocessing.get_context("forkserver")
-        self.pipe, end = context.Pipe()
-        self.process = context.Process(target=link.main, args=(place, shelf, end), daemon=True)
-        self.process.start()
-        end.close()  # so that the process's death shows as the end of the pipe
-        self.linked = self.free = self.late = self.told = self.answered = False
-
-    def order(self, what: str, step: int = NO_STEP) -> None:
-        assert self.pipe
-        with contextlib.suppress(OSError):  # its death is told by the pipe's end
-            self.pipe.send_bytes(json.dumps({"do": what, "step": step}).encode())
-
-    def stop(self) -> None:
-        if self.pipe:
-            self.pipe.close()
-        if self.process:
-            self.process.join(1.0)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
-        self.pipe = self.process = None
 
 
 class LinkedWorkers:
@@ -106,12 +67,10 @@ class LinkedWorkers:
         d, dtype = self.parameters.numel(), self.parameters.dtype
         self._step = _shared(torch.full((1,), NO_STEP, dtype=torch.int64))
         self._outbox = _shared(torch.zeros(d, dtype=dtype))
-        self.links = [Link(number) for number in range(self.count)]
-        self.memories = torch.zeros(self.count, d if self.accumulates else 0, dtype=dtype)
-        self.memory_steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
-        # What came in since the last round that was played. A round that is abandoned will be played again, so what
-        # was sent for it must not be remembered beyond this server's life.
-        self._fresh, self._fresh_steps = self.memories.clone(), self.memory_steps.clone()
+        self.links = [Remote(number) for number in range(self.count)]
+        self._played = self._asked = NO_STEP
+        self._rows: dict[int, Tensor] = {}
+        self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
         self._open = False
 
@@ -121,14 +80,12 @@ class LinkedWorkers:
         """(losses of those present, rows of all): the rows that came in time, NaN for the others."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         collected = self.collect(step, self.deadline)
-        sound = []
         for number in range(self.count):
             if number in collected:
                 rows[number].copy_(collected[number])
             else:
                 rows[number].fill_(math.nan)
-            if number in collected and _finite(collected[number]):
-                sound.append(number)
+        sound = sorted(self._sound)
         self.present = None if len(sound) == self.count else torch.tensor(sound, device=rows.device)
         # What a worker says of its loss is shown to people and used for nothing.
         losses = [self._losses[number] for number in sound if math.isfinite(self._losses[number])]
@@ -136,18 +93,45 @@ class LinkedWorkers:
         clock.lap("gradients")
         return torch.tensor(losses, dtype=rows.dtype), rows
 
+    def ask(self, step: int) -> None:
+        """Tell the workers that are there to begin: the parameters are those of this step already.
+
+        `collect` would do it. To be asked earlier lets them compute while the server measures, evaluates and writes.
+        """
+        if not self._open:
+            return
+        self._asked = step
+        self._publish(step)
+        for each in self.links:
+            each.told = each.answered = False
+        self._rows, self._sound = {}, set()
+        self._order(step)
+
     def state(self) -> dict[str, Tensor]:
-        """The momentum that each worker last sent, and at which step: it goes on with that."""
-        return {"memories": self.memories, "steps": self.memory_steps} if self.accumulates else {}
+        """The momentum that each worker sent up to the last round that was played: it goes on with that.
+
+        A round that is abandoned will be played again, so what was sent for it must not be remembered beyond this
+        server's life.
+        """
+        if not self.accumulates:
+            return {}
+        memories = torch.zeros(self.count, self._outbox.numel(), dtype=self._outbox.dtype)
+        steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
+        for each in self.links:
+            step, memory = each.memory(until=self._played)
+            steps[each.worker] = step
+            if memory is not None:
+                memories[each.worker].copy_(memory)
+        return {"memories": memories, "steps": steps}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         if self.accumulates and not state:
             raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
-        if state:
-            self.memories.copy_(state["memories"])
-            self.memory_steps.copy_(state["steps"])
-            self._fresh.copy_(self.memories)
-            self._fresh_steps.copy_(self.memory_steps)
+        for each in self.links if state else ():
+            step = int(state["steps"][each.worker])
+            self._played = max(self._played, step)
+            if step != NO_STEP:
+                each.memories = [(step, state["memories"][each.worker].clone())]
 
     def _follow_statistics(self, step: int) -> None:
         """Batch-norm's running statistics, which serve evaluation only: from one worker's batch, in turn.
@@ -174,19 +158,13 @@ class LinkedWorkers:
         self.log.step = step
         if not self._open:
             self._gather()
-        self._publish(step)
-        rows: dict[int, Tensor] = {}
-        sound: set[int] = set()
-        for each in self.links:
-            each.told = each.answered = False
+        if self._asked != step:
+            self.ask(step)
         begun = time.monotonic()
         short_since: float | None = None
         while True:
-            for each in self.links:
-                if each.linked and each.free and not each.told and each.worker not in rows:
-                    each.free, each.told = False, True
-                    each.order("round", step)
-            enough = len(sound) >= self.required
+            self._order(step)
+            enough = len(self._sound) >= self.required
             patient = [each for each in self.links if each.told and not each.late and not each.answered]
             passed = time.monotonic() - begun
             if enough and (not patient or passed >= deadline):
@@ -198,7 +176,7 @@ class LinkedWorkers:
             elif short_since is None:
                 short_since = time.monotonic()
             elif time.monotonic() - short_since >= self.grace:
-                raise RoundAbandonedError(self._too_few(step, len(sound)))
+                raise RoundAbandonedError(self._too_few(step, len(self._sound)))
             else:
                 self.remark(self.describe_missing())
             limit = deadline - passed if enough else _SLICE_SECONDS
@@ -206,19 +184,23 @@ class LinkedWorkers:
                 if event["event"] != "row" or event["step"] != step:
                     continue
                 each.answered = True
-                rows[each.worker] = each.shelf.inbox[: self._outbox.numel()]
+                self._rows[each.worker] = self._row(each, event)
                 self._losses[each.worker] = float(event["loss"])
-                if _finite(rows[each.worker]):
-                    sound.add(each.worker)
-                else:
-                    self.log.add(events.NOT_FINITE, each.worker, "the row holds NaN or inf; the rule puts it aside")
+                if each.worker not in self._sound:
+                    self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
         for each in patient:
             each.late = True
-            self.log.add(events.LATE, each.worker, f"no row within {deadline:g} s")
+            self._tell(events.LATE, each, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
-        self.memories.copy_(self._fresh)
-        self.memory_steps.copy_(self._fresh_steps)
-        return rows
+        self._played = step
+        return self._rows
+
+    def _order(self, step: int) -> None:
+        """Tell who is there and free, and was not told yet."""
+        for each in self.links:
+            if each.linked and each.free and not each.told and each.worker not in self._rows:
+                each.free, each.told = False, True
+                each.order("round", step)
 
     def _publish(self, step: int) -> None:
         self._step.fill_(NO_STEP)  # a link's process that is still reading will notice
@@ -247,25 +229,24 @@ class LinkedWorkers:
 
     # -- the links ----------------------------------------------------------------------------------------------------
 
-    def _start(self, each: Link) -> None:
+    def _start(self, each: Remote) -> None:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
         # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
         # row that came before the link broke stays what it was.
-        inbox = _shared(torch.zeros(self.offer.answer_values, dtype=self._outbox.dtype))
-        memory_step = NO_STEP
-        if self.accumulates and int(self._fresh_steps[each.worker]) != NO_STEP:
-            memory_step = int(self._fresh_steps[each.worker])
-            inbox[-self._outbox.numel() :].copy_(self._fresh[each.worker])
+        values, dtype = self.offer.answer_values, self._outbox.dtype
+        first, second = (_shared(torch.zeros(Message.bytes(values, dtype), dtype=torch.uint8)) for _ in range(2))
+        step, memory = each.memory()
+        known = self._outbox[:0] if memory is None else _shared(memory.clone())
         generation = f"{self.session}.{each.count}"
         each.count += 1
         self.store.set(link_key(each.worker), generation)
-        place = link.Place(*self.address, each.worker, generation, self.grace, memory_step)
-        each.start(place, link.Shelf(self._step, self._outbox, inbox))
+        place = link.Place(*self.address, each.worker, generation, self.grace, step)
+        each.start(place, link.Shelf(self._step, self._outbox, known, (first, second), values))
 
-    def _listen(self, seconds: float) -> list[tuple[Link, dict[str, Any]]]:
+    def _listen(self, seconds: float) -> list[tuple[Remote, dict[str, Any]]]:
         """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
         ready = wait([each.pipe for each in self.links if each.pipe], seconds)
-        heard: list[tuple[Link, dict[str, Any]]] = []
+        heard: list[tuple[Remote, dict[str, Any]]] = []
         for each in self.links:
             if each.pipe is None or each.pipe not in ready:
                 continue
@@ -278,34 +259,46 @@ class LinkedWorkers:
             heard.append((each, event))
         return heard
 
-    def _note(self, each: Link, event: dict[str, Any]) -> None:
+    def _note(self, each: Remote, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "joined":
             each.linked = each.free = True
             each.who = str(event["who"])
-            step = int(self._fresh_steps[each.worker])
-            handed = f", goes on with its momentum of step {step}" if self.accumulates and step != NO_STEP else ""
-            self.log.add(events.JOINED, each.worker, each.who + handed)
+            step, memory = each.memory()
+            self._tell(events.JOINED, each, "" if memory is None else f"goes on with its momentum of step {step}")
         elif kind == "row":
             each.free, each.late = True, False
-            if self.accumulates:
-                memory = each.shelf.inbox[-self._outbox.numel() :]
-                if _finite(memory):  # a worker that starts anew shall not start from NaN
-                    self._fresh[each.worker].copy_(memory)
-                    self._fresh_steps[each.worker] = int(event["step"])
+            self._look_at_row(each, event)
         elif kind == "skipped":
             each.free = True
         elif kind == "rejected":
             each.free, each.answered = True, each.told
-            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+            self._tell(events.REJECTED, each, str(event["why"]))
         elif kind == "stray":
             each.free = True
-            self.log.add(events.REJECTED, each.worker, str(event["why"]))
+            self._tell(events.REJECTED, each, str(event["why"]))
         elif kind == "lost":
-            self.log.add(events.LOST, each.worker, ("" if each.linked else "could not join: ") + str(event["why"]))
+            self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
             each.linked = False
 
-    def _replace(self, each: Link) -> None:
+    def _row(self, each: Remote, event: dict[str, Any]) -> Tensor:
+        return each.answers[event["slot"]].values[: self._outbox.numel()]
+
+    def _look_at_row(self, each: Remote, event: dict[str, Any]) -> None:
+        """Is it without NaN and inf; and what of it is to be remembered?"""
+        sound = _finite(self._row(each, event))
+        if sound and event["step"] == self._asked:
+            self._sound.add(each.worker)
+        if self.accumulates:
+            values = each.answers[event["slot"]].values
+            memory = values[-self._outbox.numel() :]
+            alone = len(values) == len(memory)
+            if sound if alone else _finite(memory):  # a worker that starts anew shall not start from NaN
+                each.remember(int(event["step"]), memory)
+            else:
+                each.keep()
+
+    def _replace(self, each: Remote) -> None:
         """The link's process has ended: start the next generation."""
         was_linked, process = each.linked, each.process
         each.stop()
@@ -315,8 +308,11 @@ class LinkedWorkers:
             detail = f"its link was ended by {name}" + (
                 ", as a message that is too long does" if name == "SIGABRT" else ""
             )
-            self.log.add(events.REJECTED if name == "SIGABRT" else events.LOST, each.worker, detail)
+            self._tell(events.REJECTED if name == "SIGABRT" else events.LOST, each, detail)
         self._start(each)
+
+    def _tell(self, event: str, each: Remote, detail: str) -> None:
+        self.log.add(event, each.worker, detail, each.who)
 
     def missing(self) -> list[int]:
         """The workers that are not there."""
@@ -356,4 +352,4 @@ def _shared(values: Tensor) -> Tensor:
 
 
 def _finite(values: Tensor) -> bool:
-    return bool(torch.isfinite(values).all())
+    return bool(all_finite(values))

@@ -1,9 +1,9 @@
 """What server and workers say to each other: messages over a link, and the few keys of the common store.
 
 A message is bytes: a head, the values, and a tail. gloo delivers a message that is too short as if nothing were amiss,
-so only the tail tells that all of it came; and because the buffer is wiped before, no old tail can be taken for a new
-one. (A message that is too long ends the receiving process: see `link`.) Texts in the store are TOML or plain words.
-Nothing is ever unpickled.
+so only the tail tells that all of it came; and because head and tail are wiped before, no old ones can be taken for
+new ones. (A message that is too long ends the receiving process: see `link`.) Texts in the store are TOML or plain
+words. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from gyroscope import __version__
 from gyroscope.config import Config
@@ -31,7 +32,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["TCPStore"]  # for the others, who need it under this name
+__all__ = ["PrefixStore", "TCPStore"]  # for the others, who need them under these names
 
 VERSION = 1
 """Of these messages and keys: both sides must have the same."""
@@ -42,6 +43,7 @@ WELCOME, ROUND, PING, END, ANSWER = range(5)
 _HEAD = struct.Struct("<8sqqqqd")  # opening, kind, step, worker, bytes of values, loss
 _TAIL = struct.Struct("<8sq")  # closing, step
 _OPENING, _CLOSING = b"gyro-msg", b"gyro-end"
+_NO_HEAD, _NO_TAIL = b"\xff" * _HEAD.size, b"\xff" * _TAIL.size
 
 NO_STEP = -1
 
@@ -63,18 +65,27 @@ class Head:
 
 
 class Message:
-    """A buffer for messages with so many values, to be filled and sent, or received and read."""
+    """A buffer for messages with so many values, to be filled and sent, or received and read.
 
-    def __init__(self, values: int, dtype: torch.dtype) -> None:
+    buffer: memory of the right size (`Message.bytes`) that somebody else has, too; by default fresh memory.
+    """
+
+    def __init__(self, values: int, dtype: torch.dtype, buffer: Tensor | None = None) -> None:
         size = values * dtype.itemsize
-        self.buffer = torch.empty(_HEAD.size + size + _TAIL.size, dtype=torch.uint8)
+        self.buffer = torch.zeros(self.bytes(values, dtype), dtype=torch.uint8) if buffer is None else buffer
         self.values = self.buffer[_HEAD.size : _HEAD.size + size].view(dtype)
         self._bytes = memoryview(self.buffer.numpy())  # type: ignore[arg-type]
         self._size = size
 
+    @staticmethod
+    def bytes(values: int, dtype: torch.dtype) -> int:
+        """How long a message with so many values is."""
+        return _HEAD.size + values * dtype.itemsize + _TAIL.size
+
     def wipe(self) -> None:
-        """Every byte 255, which makes a NaN in every floating-point type."""
-        self.buffer.fill_(255)
+        """Forget head and tail. The values may stay: they are looked at only once a new tail, behind them, has come."""
+        self._bytes[: _HEAD.size] = _NO_HEAD
+        self._bytes[-_TAIL.size :] = _NO_TAIL
 
     def seal(self, kind: int, step: int, worker: int, loss: float = math.nan) -> None:
         """Write head and tail around the values."""

@@ -19,7 +19,7 @@ from gyroscope import rows as rows_module
 from gyroscope import rules
 from gyroscope.distributed.exchange import Exchange
 from gyroscope.errors import ConfigError
-from gyroscope.rules import Rule
+from gyroscope.rules import Context, Memory, Rule
 
 
 class RobustSGD(torch.optim.Optimizer):
@@ -36,6 +36,7 @@ class RobustSGD(torch.optim.Optimizer):
     clip: the largest Euclidean norm of a rank's gradient (with weight decay, over all parameters together).
     momentum, mu, nesterov: where momentum lives ("workers", "server" or "none") and how much of it there is.
     process_group: the ranks that take part, if not all.
+    seed: of the rule's randomness, where it draws at random; the same on every rank.
 
     **What it withstands.** Up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, wrong
     labels, overflow, NaN, a bit flip, a GPU that computes nonsense in the backward pass. **What it does not.** Every
@@ -56,6 +57,10 @@ class RobustSGD(torch.optim.Optimizer):
     A rule that says only `reads = "rows"` (a third party's, unless it says more) costs n d values and the whole matrix.
 
     **Gradients.** A missing one (None) counts as zeros. Parameters that do not require gradients are left alone.
+
+    **A rule may remember** from step to step (`centered-clipping`), and draw at random: what it remembers and the
+    number of steps are part of the state dict. It begins anew when parameters are added, frozen or thawed. A rule that
+    needs a trusted gradient cannot be used here.
 
     **Saving.** With momentum at the workers each rank has a momentum of its own: save `state_dict()` on every rank, in
     a file per rank, and load it on the same rank. Loading goes on with the same bits. `load_state_dict` refuses another
@@ -81,11 +86,15 @@ class RobustSGD(torch.optim.Optimizer):
         mu: float = 0.9,
         nesterov: bool = False,
         process_group: dist.ProcessGroup | None = None,
+        seed: int = 0,
     ) -> None:
         self._exchange = Exchange(process_group)
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
         self.rule.check_feasible(self._exchange.n, f)
-        self.f = f
+        rules.refuse_trusted(self.rule, "RobustSGD")
+        self.f, self.seed = f, seed
+        self._steps = 0
+        self._rule_memory: Memory = {}
         self.clip = _number("clip", clip)
         if self.clip == 0:
             raise ConfigError("clip must be above 0 (a gradient of length 0 teaches nothing), got 0")
@@ -129,11 +138,13 @@ class RobustSGD(torch.optim.Optimizer):
         direction, memory = self._placement.after(self._aggregate(sent[0]), self._memory)
         self._remember(memory)
         self._update(direction)
+        self._steps += 1
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Like any optimizer's, for this rank alone."""
-        return {**super().state_dict(), "rank": self._exchange.rank}
+        own = {"rank": self._exchange.rank, "steps": self._steps, "rule": dict(self._rule_memory)}
+        return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state that the same rank saved. The parameters themselves come with the model's state."""
@@ -152,6 +163,10 @@ class RobustSGD(torch.optim.Optimizer):
                 )
         super().load_state_dict(state_dict)
         self._lay_out()
+        self._steps = state_dict.get("steps", 0)
+        self._rule_memory = {
+            name: value.to(self._row.device, copy=True) for name, value in state_dict.get("rule", {}).items()
+        }
 
     # -- the parts of a step ------------------------------------------------------------------------------------------
 
@@ -177,7 +192,9 @@ class RobustSGD(torch.optim.Optimizer):
         """From my row to the rule's vector, the same bits on every rank."""
         if self.rule.reads == "rows":
             # Each rank computes it, so that a mistake in a rule stops them all; but a rule may be random.
-            aggregate = self.rule(self._exchange.rows(sent)[:, : self._width], self.f)
+            context = Context(self._steps, self.seed, self._rule_memory)
+            rows = self._exchange.rows(sent)[:, : self._width]
+            aggregate, self._rule_memory = self.rule.step(rows, self.f, context)
             vector = torch.zeros_like(sent)
             vector[: self._width] = aggregate.vector
             self._exchange.take_from_first(vector)
@@ -223,6 +240,7 @@ class RobustSGD(torch.optim.Optimizer):
                 + ": move the model with model.to(...)"
             )
         self._width = sum(parameter.numel() for parameter in parameters)
+        self._rule_memory = {}  # of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
         self._pieces = rows_module.split_like(self._row[: self._width], parameters)
         self._memory = self._placement.init(self._row.unsqueeze(0))
@@ -242,7 +260,7 @@ class RobustSGD(torch.optim.Optimizer):
     @torch.no_grad()
     def _make_equal(self, parameters: list[Tensor]) -> None:
         """Check that all ranks mean the same parameters and the same method, then copy those of rank 0 to all."""
-        settings = f"{self.rule} f={self.f} clip={self.clip} {self._placement}"
+        settings = f"{self.rule} f={self.f} seed={self.seed} clip={self.clip} {self._placement}"
         shapes = [tuple(parameter.shape) for parameter in parameters]
         count, size = len(parameters), sum(parameter.numel() for parameter in parameters)
         mine = torch.tensor([count, size, _digest(str(shapes)), _digest(settings)], device=parameters[0].device)

@@ -12,14 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from gyroscope import events, record, rules, tasks, training
 from gyroscope import progress as progress_module
-from gyroscope import record, rules, training
+from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
-from gyroscope.distributed import events
-from gyroscope.distributed.events import Events
+from gyroscope.distributed.allocation import keep_freed_memory
 from gyroscope.distributed.links import LinkedWorkers
 from gyroscope.distributed.protocol import Offer, TCPStore
 from gyroscope.errors import ConfigError
+from gyroscope.events import Events
 from gyroscope.progress import Progress, Silent
 from gyroscope.workers import HonestWorkers
 
@@ -87,14 +88,22 @@ class Server:
         if workers:
             workers.close(self._over)
 
-    def train(self, config: Config, out: str | Path, overwrite: bool = False) -> training.Result:
-        """`gyroscope.train` with the workers that come."""
-        directory = Path(out)
+    def train(
+        self,
+        config: Config,
+        out: str | Path,
+        overwrite: bool = False,
+        task: tasks.Task | None = None,
+        clock: Clock = UNTIMED,
+    ) -> training.Result:
+        """`gyroscope.train` with the workers that come. (A task of one's own needs workers of one's own.)"""
+        hire = self._hire(Path(out))
         return self._run(
             lambda: training.train(
-                config, out=out, overwrite=overwrite, progress=self.progress, stop=self.stop, hire=self._hire(directory)
+                config, task=task, out=out, overwrite=overwrite, progress=self.progress, stop=self.stop, clock=clock,
+                hire=hire,
             ),
-        )
+        )  # fmt: skip
 
     def resume(self, out: str | Path, machine: Mapping[str, Any] | None = None) -> training.Result:
         """`gyroscope.resume` with the workers that come (back)."""
@@ -106,6 +115,7 @@ class Server:
         )
 
     def _run(self, run: Callable[[], training.Result]) -> training.Result:
+        keep_freed_memory()
         result = run()
         self._over = result.status in (record.COMPLETE, record.DIVERGED)
         if self._workers and not result.reason:  # a reason is in the log already

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from gyroscope import momentum, simulation, specs, tasks, training
+from gyroscope.data import shards
 from gyroscope.distributed.link import PING_SECONDS
 from gyroscope.distributed.protocol import (
     ANSWER,
@@ -56,9 +57,11 @@ class Calculator:
 
     def __init__(self, offer: Offer, number: int, machine: Mapping[str, Any]) -> None:
         config = dataclasses.replace(offer.config, **machine)
-        name, _ = specs.split(config.task)
-        if name not in tasks.TASKS:  # anything else would be imported, at the word of whoever reaches the server's port
-            raise UnknownNameError("task", name, tasks.TASKS)
+        # Anything not listed would be imported, at the word of whoever reaches the server's port.
+        for kind, spec, table in (("task", config.task, tasks.TASKS), ("sharding", config.shards, shards.SHARDINGS)):
+            name, _ = specs.split(spec)
+            if name not in table:
+                raise UnknownNameError(kind, name, table)
         config, self.worker = simulation.simulated_workers(config, training.load_task(config), only=number)
         d, dtype = self.worker.parameters.numel(), str(self.worker.parameters.dtype).removeprefix("torch.")
         if (d, dtype) != (offer.dimension, offer.dtype):

@@ -39,6 +39,11 @@ class RunResult:
     def weights(self) -> pandas.DataFrame:
         return self._read(record.WEIGHTS)
 
+    @cached_property
+    def drift(self) -> pandas.DataFrame:
+        """Only where there were several servers."""
+        return self._read(record.DRIFT)
+
     @property
     def max_accuracy(self) -> float:
         return float(self.evaluations["accuracy"].max())

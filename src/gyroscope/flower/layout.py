@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyroscope.errors import RowsError
-from gyroscope.flower.quoting import quoted
+from gyroscope.quoting import quoted
 
 _STYPE = "numpy.ndarray"
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

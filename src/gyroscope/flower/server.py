@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid
 
-from gyroscope import record
+from gyroscope import events, record
 from gyroscope.data.splits import Split
 from gyroscope.evaluation import evaluate
+from gyroscope.events import Events
 from gyroscope.flower.client import load_task
 from gyroscope.flower.settings import Settings
 from gyroscope.flower.strategy import Event, RobustStrategy
@@ -22,8 +20,6 @@ from gyroscope.record import RunDirectory
 from gyroscope.simulation import first_model
 
 log = logging.getLogger("flwr")
-
-EVENT_COLUMNS = tuple(field.name for field in dataclasses.fields(Event))
 
 
 def serve(grid: Grid, context: Context) -> None:
@@ -64,15 +60,15 @@ class Recorder:
         self.test = Split.of(self.task.test)
         self.accuracies: list[float] = []
         self.directory = RunDirectory.create(_free(settings), settings.config(self.task.defaults.batch))
-        self._events: IO[str] | None = None
+        self.log = Events()
 
     def begin(self) -> None:
         """The files that other runs do not have."""
         path = self.directory.path
         with record.disk_errors(path, "start"):
             (path / record.FLOWER).write_text(self.settings.to_toml(), encoding="utf-8")
-            self._events = open(path / record.EVENTS, "w", encoding="utf-8", newline="")  # noqa: SIM115  closed in __exit__
-            csv.writer(self._events).writerow(EVENT_COLUMNS)
+        self.log.write_to(path)
+        self.log.add(events.STARTED, None, f"waiting for {self.settings.nodes} nodes")
         log.info("run directory: %s", path.resolve())
 
     def __enter__(self) -> Recorder:
@@ -82,8 +78,8 @@ class Recorder:
         if problem is not None:
             reason = f"{type(problem).__name__}: {problem}"
             self.directory.set_status(record.FAILED, step=self.rounds_played, reason=reason)
-        if self._events is not None:
-            self._events.close()
+            self.log.step = self.rounds_played
+            self.log.add(events.STOPPED, None, reason)
         self.directory.close()
 
     @property
@@ -111,10 +107,8 @@ class Recorder:
 
     def event(self, event: Event) -> None:
         """Somebody joined, was rejected, or a round was skipped. Readable at once, while the run goes on."""
-        assert self._events is not None
-        with record.disk_errors(self.directory.path, event.round):
-            csv.writer(self._events).writerow(dataclasses.astuple(event))
-            self._events.flush()
+        self.log.step = event.round - 1
+        self.log.add(event.event, event.seat, event.reason, "" if event.node is None else f"node {event.node}")
 
     def finish(self, arrays: ArrayRecord) -> None:
         self.directory.finish(
@@ -124,11 +118,13 @@ class Recorder:
             max_accuracy=max(self.accuracies),
             final_accuracy=self.accuracies[-1],
         )
+        self.log.step = self.rounds_played
+        self.log.add(events.FINISHED, None, record.COMPLETE)
 
 
 def _free(settings: Settings) -> Path:
     """The directory that was asked for, or one under `runs` that says what is in it; a number where it is taken."""
-    rule = settings.rule.replace(":", "_").replace("=", "_").replace(",", "_")
+    rule = settings.rule.replace(":", "_").replace("=", "_").replace(",", "_").replace("/", "_")
     name = f"flower-{settings.task.split(':')[0]}-{rule}-f_{settings.f}-{settings.momentum}-seed_{settings.seed}"
     wanted = Path(settings.out) if settings.out else Path("runs") / name
     candidate, number = wanted, 2

@@ -43,7 +43,9 @@ class Settings:
                 raise ConfigError(f"{name.replace('_', '-')} must be at least {least}, got {getattr(self, name)}")
         if not self.timeout > 0:
             raise ConfigError(f"timeout must be above 0 seconds, got {self.timeout}")
-        rules.parse(self.rule).check_feasible(self.nodes, self.f)
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.nodes, self.f)
+        rules.refuse_trusted(rule, "a Flower app")
         momentum.make(self.momentum, self.mu, among=momentum.USUAL)
         Schedule.parse(self.lr)
         tasks.parse(self.task)

@@ -17,13 +17,13 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from gyroscope import momentum, rules
 from gyroscope.errors import ConfigError, GyroscopeError
+from gyroscope.events import JOINED, REJECTED, SKIPPED
 from gyroscope.flower.careful_grid import CarefulGrid
 from gyroscope.flower.layout import Layout, RefusedError, Values
-from gyroscope.flower.quoting import shortened
+from gyroscope.quoting import shortened
 
 log = logging.getLogger("flwr")  # Flower's own, so that `flwr run --stream` shows what is said here
 
-JOINED, REJECTED, SKIPPED = "joined", "rejected", "skipped"
 STATISTICS = ("running_mean", "running_var")
 """How the names of batch-norm's statistics end. They follow the batches and would overshoot with momentum."""
 
@@ -63,7 +63,7 @@ class RobustStrategy(Strategy):
     patience: how many rounds in a row may be skipped before `TooFewRepliesError` stops the run.
     gathering: seconds to wait for all n nodes before the first round; then n - f are enough.
     evaluate: whether the nodes are asked to evaluate, too. Of each number that they report the median is kept.
-    seed: of the random choice of nodes.
+    seed: of the random choice of nodes, and of a rule that draws at random.
     on_event, on_weights: called with each `Event`, and with (round, each seat's share in the aggregate).
 
     Whole-number arrays, such as batch-norm's counters, are not updates: they become the lower median of the valid
@@ -88,6 +88,7 @@ class RobustStrategy(Strategy):
     ) -> None:
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
         self.rule.check_feasible(n, f)
+        rules.refuse_trusted(self.rule, "a Flower strategy")
         if patience < 1:
             raise ConfigError(f"patience must be at least 1 round, got {patience}")
         self.n, self.f, self.patience, self.gathering = n, f, patience, gathering
@@ -110,6 +111,7 @@ class RobustStrategy(Strategy):
         self._layout: Layout | None = None
         self._sent: Values | None = None
         self._memory: momentum.State = {}
+        self._rule_memory: rules.Memory = {}
 
     def start(
         self,
@@ -268,7 +270,8 @@ class RobustStrategy(Strategy):
         rows = torch.full((self.n, len(start)), float("nan"), dtype=start.dtype)
         for seat, values in valid.items():
             torch.sub(values.vector, start, out=rows[seat])
-        aggregate = self.rule(rows, f=self.f)
+        context = rules.Context(server_round - 1, self._seed, self._rule_memory)
+        aggregate, rule_memory = self.rule.step(rows, self.f, context)
         memory = self._memory or self.placement.init(rows)
         direction, memory = self.placement.after(aggregate.vector, memory)
         direction = torch.where(self._layout.mask(STATISTICS), direction, aggregate.vector)
@@ -276,7 +279,7 @@ class RobustStrategy(Strategy):
         # Judged as it will be sent: float16 may overflow where float32 does not.
         if not bool(torch.isfinite(self._layout.read(self._layout.write(moved)).vector).all()):
             return None
-        self._memory = memory
+        self._memory, self._rule_memory = memory, rule_memory
         if self.on_weights is not None and aggregate.weight is not None:
             self.on_weights(server_round, aggregate.weight.tolist())
         return moved

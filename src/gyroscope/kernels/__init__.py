@@ -18,7 +18,7 @@ import os
 import torch
 from torch import Tensor
 
-from gyroscope.kernels.coordinates import mean_around_median, median, trimmed_mean
+from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of, shift_and_clip
 
@@ -29,6 +29,7 @@ __all__ = [
     "distances",
     "gram",
     "mean_around_median",
+    "mean_around_trimmed_mean",
     "mean_of",
     "median",
     "shift_and_clip",

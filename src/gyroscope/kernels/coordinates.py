@@ -45,6 +45,16 @@ def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -
     return _columns("NEAREST", rows, networks.sorting(n, 0, n), (), 0, count, shares)[0]
 
 
+def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int) -> Tensor:
+    """The mean of the `count` values of each column nearest to its trimmed mean; of two equally near, the smaller."""
+    n = rows.shape[0]
+    if not 0 <= 2 * trim < n:
+        raise ValueError(f"trim must be at least 0 and leave one of {n} rows, got {trim}")
+    if not 1 <= count <= n:
+        raise ValueError(f"count must be from 1 to {n}, the number of rows, got {count}")
+    return _columns("NEAREST_TO_MEAN", rows, networks.sorting(n, 0, n), (), trim, count)[0]
+
+
 def _select(rows: Tensor, ranks: tuple[int, ...]) -> Tensor:
     return _columns("SELECT", rows, networks.selection(rows.shape[0], ranks), ranks, 0, 0)
 

@@ -25,8 +25,9 @@ class Adaptive(ServerKept):
 
     The server cannot see who is honest. It judges by the median of each column in place of the honest mean, and by the
     median over workers of their median squared distance to the others, halved, in place of the variance. With fewer
-    than half of the rows Byzantine, each coordinate of the first is between honest ones, and the second between honest
-    pairs' halved squared distances: whatever f workers send moves the switch no further than honest values reach.
+    than half of the rows Byzantine, each coordinate of the first is between honest ones. For n >= 2f + 2 the second is
+    between honest pairs' halved squared distances (at n = 2f + 1 it is at most the largest of them, but f rows at the
+    honest mean halve it): whatever f workers send moves the switch no further than honest values reach.
     """
 
     name = "adaptive"

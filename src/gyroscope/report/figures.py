@@ -95,11 +95,16 @@ def accuracy_figure(
     return save(figure, path)
 
 
-def new_figure(rows: int = 1, columns: int = 1, share: bool = True) -> tuple[Figure, Any]:
-    """An empty figure and its (rows, columns) array of axes, which share their scales unless told not to."""
+def use_agg() -> None:
+    """Draw into files: no window, and no screen needed."""
     import matplotlib
 
     matplotlib.use("Agg")
+
+
+def new_figure(rows: int = 1, columns: int = 1, share: bool = True) -> tuple[Figure, Any]:
+    """An empty figure and its (rows, columns) array of axes, which share their scales unless told not to."""
+    use_agg()
     from matplotlib import pyplot
 
     size = (5 * columns, 0.4 + 3.4 * rows)

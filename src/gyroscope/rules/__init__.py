@@ -1,40 +1,142 @@
-"""The rules, by name. `make("krum", m=1)` and the command line's `krum:m=1` build the same object."""
+"""The rules, by name. `make("krum", m=1)` and the command line's `krum:m=1` build the same object.
+
+A spec may name pre-aggregations before the rule, `nnm+bucketing:s=3+krum:m=1`, and a mixture of rules in its place,
+`random:krum/median`. `+` binds closer than `/`, and everything after `random:` belongs to the mixture.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gyroscope import specs
+from gyroscope.errors import ConfigError
+from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Rule
+from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
 from gyroscope.rules.bulyan import Bulyan
+from gyroscope.rules.caf import CAF
+from gyroscope.rules.centered_clipping import CenteredClipping
+from gyroscope.rules.cge import CGE
+from gyroscope.rules.composition import Chain, Composed, Preaggregation, Prepared
+from gyroscope.rules.dnc import DnC
+from gyroscope.rules.flame import FLAME
+from gyroscope.rules.fltrust import FLTrust
+from gyroscope.rules.geometric_median import GeometricMedian
 from gyroscope.rules.krum import Krum
+from gyroscope.rules.mda import MDA
+from gyroscope.rules.meamed import MeaMed
 from gyroscope.rules.median import Median
+from gyroscope.rules.mixture import MIXTURES, Mixture
+from gyroscope.rules.monna import MoNNA
+from gyroscope.rules.phocas import Phocas
+from gyroscope.rules.pre import PREAGGREGATIONS, Arc, Bucketing, Clip, Nnm
+from gyroscope.rules.safeguard import SafeGuard
+from gyroscope.rules.signguard import SignGuard
+from gyroscope.rules.smea import SMEA
+from gyroscope.rules.trimmed_mean import TrimmedMean
+from gyroscope.rules.zeno import Zeno
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (Average, Krum, Median, Bulyan)}
+_OF_THE_PAPER = (Average, Krum, Median, Bulyan)
+_BY_COORDINATE = (TrimmedMean, Phocas, MeaMed)
+_BY_DISTANCE = (MDA, MoNNA, CGE, Aksel, GeometricMedian)
+_BY_DIRECTION = (SMEA, CAF, DnC, FLAME, SignGuard)
+_WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule for rule in (*_OF_THE_PAPER, *_BY_COORDINATE, *_BY_DISTANCE, *_BY_DIRECTION, *_WITH_CONTEXT)
+}
 
 __all__ = [
+    "CAF",
+    "CGE",
+    "FLAME",
+    "MDA",
+    "MIXTURES",
+    "NO_TRUSTED",
+    "PREAGGREGATIONS",
     "RULES",
+    "SMEA",
     "Aggregate",
+    "Aksel",
+    "Arc",
     "Average",
+    "Bucketing",
     "Bulyan",
+    "CenteredClipping",
+    "Chain",
+    "Clip",
+    "Composed",
     "Context",
     "ContextualRule",
+    "DnC",
+    "FLTrust",
+    "GeometricMedian",
     "Krum",
+    "MeaMed",
     "Median",
     "Memory",
+    "Mixture",
+    "MoNNA",
+    "Nnm",
+    "Phocas",
+    "Preaggregation",
+    "Prepared",
     "Rule",
+    "SafeGuard",
+    "SignGuard",
+    "TrimmedMean",
+    "Zeno",
     "make",
     "parse",
+    "refuse_trusted",
 ]
+
+_PLUS = re.compile(r"\+(?=\s*[^\W\d])")  # before a name: that of 1e+20 stands before a digit
 
 
 def make(name: str, **parameters: Any) -> Rule:
-    """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`."""
-    base, given = specs.split(name)
-    return specs.make("rule", Rule, RULES, base, {**given, **parameters})
+    """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`.
+
+    The name may be a whole spec, such as `nnm+krum`; the parameters are then those of the rule at its end.
+    """
+    parts = _PLUS.split(name)
+    mixed = next((place for place, part in enumerate(parts) if _name(part) in MIXTURES), len(parts) - 1)
+    stages, last = parts[:mixed], "+".join(parts[mixed:])
+    rule = _mixture(last, parameters) if _name(last) in MIXTURES else _single(last, parameters)
+    return Composed(tuple(map(_stage, stages)), rule) if stages else rule
 
 
 def parse(spec: str) -> Rule:
-    """The rule that a spec such as `krum:m=1` describes."""
+    """The rule that a spec such as `krum:m=1` or `nnm+bucketing:s=3+krum` describes."""
     return make(spec)
+
+
+def _name(spec: str) -> str:
+    return spec.partition(":")[0].strip()
+
+
+def _single(spec: str, parameters: dict[str, Any]) -> Rule:
+    name, given = specs.split(spec)
+    if name in PREAGGREGATIONS:
+        raise ConfigError(f"{name!r} is a pre-aggregation and needs a rule after it: write {spec.strip()}+krum")
+    return specs.make("rule", Rule, RULES, name, {**given, **parameters})
+
+
+def _stage(spec: str) -> Preaggregation:
+    name, given = specs.split(spec)
+    if name in RULES:
+        raise ConfigError(
+            f"the rule {name!r} can only come last: before a + stand pre-aggregations ({', '.join(PREAGGREGATIONS)})"
+        )
+    return specs.make("preaggregation", Preaggregation, PREAGGREGATIONS, name, given)
+
+
+def _mixture(spec: str, parameters: dict[str, Any]) -> Mixture:
+    order, _, rest = spec.partition(":")
+    if parameters:
+        raise ConfigError(
+            f"{', '.join(parameters)}: write the parameters of a mixture's rules in its spec, {order}:..."
+        )
+    if not rest.strip():
+        raise ConfigError(f"a mixture needs rules: write {order.strip()}:krum/median")
+    return Mixture([parse(part) for part in rest.split("/")], order.strip())  # type: ignore[arg-type]  # checked there

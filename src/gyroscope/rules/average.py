@@ -22,6 +22,7 @@ class Average(Rule):
     needs = "n >= f + 1"
     paper = "-"
     resilient = False
+    promise = "none"
     reads = "columns"
 
     def min_workers(self, f: int) -> int:

@@ -14,6 +14,12 @@ from gyroscope import randomness, specs
 from gyroscope import rows as rows_module
 from gyroscope.errors import ConfigError, InfeasibleError
 
+NO_TRUSTED = (
+    "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
+    "how many it holds (trusted = 100, or --trusted 100; in Python rule(rows, f, Context(trusted=...))), or choose "
+    "another rule"
+)
+
 
 class Aggregate(NamedTuple):
     """What a rule returns."""
@@ -27,7 +33,8 @@ class Aggregate(NamedTuple):
 
 Reads = Literal["rows", "columns", "distances"]
 Uses = Literal["memory", "randomness", "trusted"]
-Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties"]
+Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties", "asynchronous"]
+Promise = Literal["range", "distance", "norm", "finite", "none"]
 Memory = Mapping[str, Tensor]
 """What a rule remembers from round to round: named tensors, so that any checkpoint can hold it."""
 
@@ -43,10 +50,26 @@ class Context:
     """What this rule remembered at its last round; empty at the first."""
     trusted: Tensor | None = None
     """(d,): a gradient at samples that the server itself holds, where there are some."""
+    scope: str = ""
+    """Which part of a rule it is for, where a rule is made of several: see `within`."""
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
-        return randomness.generator(self.seed, f"rule/{purpose}", self.step, device=device)
+        return randomness.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
+
+    def within(self, part: str) -> Context:
+        """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
+
+        `labelled` gives what the part remembers its place in the memory of the whole.
+        """
+        prefix = f"{part}/"
+        own = {key.removeprefix(prefix): value for key, value in self.memory.items() if key.startswith(prefix)}
+        return dataclasses.replace(self, memory=own, scope=self.scope + prefix)
+
+
+def labelled(memory: Memory, part: str) -> dict[str, Tensor]:
+    """A part's memory, as the rule that it is a part of keeps it: `Context.within` finds it there."""
+    return {f"{part}/{key}": value for key, value in memory.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +93,17 @@ class Rule(ABC):
     """The requirement as a formula, such as `n >= 2f + 3`."""
     paper: ClassVar[str] = "-"
     resilient: ClassVar[bool] = True
-    """Whether the rule promises a finite result near the honest rows when at most f rows hold anything at all."""
+    """Whether the result is finite when at most f rows hold anything at all; how near to the others, `promise` says."""
+    promise: ClassVar[Promise] = "finite"
+    """Where the result is when at most f rows hold anything at all, with r = `reach(n, f)`:
+
+    - "range": in every coordinate within the range of the other (honest) rows, widened on both sides by r times its
+      width;
+    - "distance": at most r times as far from the mean of the honest rows as the farthest of them;
+    - "norm": at most r times as long as the longest honest row. That is little: it may point anywhere;
+    - "finite": it is finite, and no more is proven;
+    - "none": not even that. Then `resilient` is False.
+    """
     weaker: ClassVar[type[Rule] | None] = None
     """A rule that tolerates more Byzantine workers, named in the error about an infeasible f."""
     reads: ClassVar[Reads] = "rows"
@@ -90,10 +123,13 @@ class Rule(ABC):
     - "translation": moving all rows by a vector moves the result by it;
     - "scale": multiplying all rows by a positive number multiplies the result by it;
     - "mean at f = 0": nobody to be tolerated, nobody left out;
-    - "ties": all rows equal, the result equals them.
+    - "ties": all rows equal, the result equals them;
+    - "asynchronous": nothing of the result is looked at on the way, so a GPU never has to wait for the host.
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
     """What of the `Context` the result depends on."""
+    knows_workers: ClassVar[bool] = False
+    """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -153,16 +189,21 @@ class Rule(ABC):
     def min_workers(self, f: int) -> int:
         """The fewest workers among which f Byzantine ones can be tolerated."""
 
+    def reach(self, n: int, f: int) -> float:
+        """The factor in what the rule promises; why, the rule's own docstring says."""
+        return 0.0
+
+    def trusts(self, n: int) -> tuple[int, ...]:
+        """The workers that are taken to be honest: the promise holds only while they are."""
+        return ()
+
     def ratio_bound(self, n: int, f: int) -> float | None:
         """The variance-norm ratio below which the theory promises resilience, where it gives one."""
         return None
 
     def check_feasible(self, n: int, f: int) -> None:
         """Raise before anything is computed if this (n, f) is outside what the rule can do. Nothing is clamped."""
-        if isinstance(f, bool) or not isinstance(f, int):
-            raise ConfigError(f"f must be a whole number of workers, got {f!r}")
-        if f < 0:
-            raise InfeasibleError(f"f cannot be negative, got f = {f}")
+        check_f(f)
         needed = self.min_workers(f)
         if n >= needed:
             return
@@ -197,6 +238,34 @@ class ContextualRule(Rule):
 
     @abstractmethod
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
+
+
+def trusted_gradient(rule: Rule, rows: Tensor, context: Context) -> Tensor:
+    """The context's trusted gradient, or an error that says what the rule lacks."""
+    if context.trusted is None:
+        raise ConfigError(NO_TRUSTED.format(rule=rule))
+    if context.trusted.shape != rows.shape[1:]:
+        raise ConfigError(
+            f"the trusted gradient must have the rows' d = {rows.shape[1]} values, got {tuple(context.trusted.shape)}"
+        )
+    return context.trusted.detach()
+
+
+def refuse_trusted(rule: Rule, where: str) -> None:
+    """An error where a rule needs a trusted gradient, and there cannot be one."""
+    if "trusted" in rule.uses:
+        raise ConfigError(
+            f"the rule {rule} needs a gradient at samples that the server itself holds, and {where} has no such thing: "
+            "choose another rule (gyroscope train and gyroscope serve have it: --trusted 100)"
+        )
+
+
+def check_f(f: int) -> None:
+    """f is a whole number of workers, or an error."""
+    if isinstance(f, bool) or not isinstance(f, int):
+        raise ConfigError(f"f must be a whole number of workers, got {f!r}")
+    if f < 0:
+        raise InfeasibleError(f"f cannot be negative, got f = {f}")
 
 
 def _describe(thing: object) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -46,6 +48,8 @@ class Bulyan(Rule):
     paper = "El Mhamdi et al. 2018"
     weaker = Krum
     reads = "distances"
+    promise = "distance"
+    lacks: ClassVar = {"mean at f = 0": "the best-ranked rows take part in more selections than the others"}
 
     def __post_init__(self) -> None:
         check_m(type(self).__name__, self.m)
@@ -60,6 +64,20 @@ class Bulyan(Rule):
 
     def ratio_bound(self, n: int, f: int) -> float:
         return theory.krum_ratio_bound(n, f)
+
+    def reach(self, n: int, f: int) -> float:
+        """3 sqrt(theta) times Krum's reach.
+
+        A selection is the mean of rows that score as well as honest ones, so Krum's bound holds for it, with n-f-2
+        neighbours if scores are computed once, and with f or more if they are computed anew among the rows left.
+        (With slack = 0 the very last one has fewer and may be anywhere; a single one does not get past the median.)
+        In a coordinate where the selections, but for that one, are within M of the honest mean, so is their median;
+        the values nearest to it are within 2M of it, so their mean is within 3M of the honest mean. Over all
+        coordinates the squares of M add up to at most theta times the square of Krum's bound.
+        """
+        neighbours = f if self.rescore else n - f - (1 if self.neighbours == "n-f-1" else 2)
+        krum = Scoring(self.squared, self.neighbours).reach(max(1, neighbours), f)
+        return 3 * math.sqrt(n - 2 * f - self.slack) * krum
 
     def check_feasible(self, n: int, f: int) -> None:
         super().check_feasible(n, f)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -32,6 +32,8 @@ class Median(Rule):
     needs = "n >= 2f + 1"
     paper = "Yin et al. 2018"
     reads = "columns"
+    promise = "range"
+    lacks: ClassVar = {"mean at f = 0": "a median is no mean"}
 
     def __post_init__(self) -> None:
         if self.even not in ("lower", "mean"):

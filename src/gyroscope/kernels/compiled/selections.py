@@ -28,9 +28,9 @@ from gyroscope.kernels.compiled.lanes import (
 )
 from gyroscope.kernels.compiled.unrolled import sort_run
 
-SELECT, MEAN, NEAREST = 0, 1, 2
+SELECT, MEAN, NEAREST, NEAREST_TO_MEAN = 0, 1, 2, 3
 """What is made of a column in order: values of given ranks; the mean of the ranks from `first` to `last` - 1; the mean
-of the `last` values nearest to the lower median."""
+of the `last` values nearest to the lower median, or to the mean of the ranks from `first` to n - `first` - 1."""
 
 
 @kernel
@@ -85,6 +85,10 @@ def columns(
             elif finish == MEAN:
                 _mean(scratch, width, order, first, last, result)
             else:
+                if finish == NEAREST:
+                    _middle(scratch, width, order, result)
+                else:
+                    _mean(scratch, width, order, first, n - first, result)
                 _nearest(scratch, width, order, last, result)
             target = out[value * d + start : value * d + start + filled]
             strange = 0
@@ -103,11 +107,12 @@ def columns(
                     continue
                 for rank in range(n):
                     column[rank] = scratch[order[rank] * width + place] if rank < n - nans else np.nan
-                if finish == NEAREST:
-                    first = _window(column, last)
-                    target[place] = _mean_of(column, first, first + last)
-                else:
+                if finish == MEAN:
                     target[place] = _mean_of(column, first, last)
+                else:
+                    center = column[(n - 1) // 2] if finish == NEAREST else _mean_of(column, first, n - first)
+                    begin_of_window = _window(column, center, last)
+                    target[place] = _mean_of(column, begin_of_window, begin_of_window + last)
 
 
 @helper
@@ -170,16 +175,23 @@ def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: A
 
 
 @helper
-def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> None:
-    """The window moves right past value i while i is farther from the middle than i + size, the one it would gain.
+def _middle(scratch: Any, width: int, order: Any, result: Any) -> None:
+    for column in range(0, width, count(scratch)):
+        store(result, column, load(scratch, order[(order.size - 1) // 2] * width + column))
 
-    So i is out if the window moved past it, and i + size is in if it did: two choices per value, and the sum stays in
-    the order of rank. Where the middle itself is infinite such differences are NaN: left to the slow path.
+
+@helper
+def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> None:
+    """The mean of the `size` values nearest to the `result`, which it replaces.
+
+    The window moves right past value i while i is farther from there than i + size, the one it would gain. So i is
+    out if the window moved past it, and i + size is in if it did: two choices per value, and the sum stays in the order
+    of rank. Where the place itself is infinite such differences are NaN: left to the slow path.
     """
     n = order.size
     zero, infinity, divisor = fill(scratch, 0.0), fill(scratch, np.inf), fill(scratch, size)
     for column in range(0, width, count(scratch)):
-        middle = load(scratch, order[(n - 1) // 2] * width + column)
+        middle = load(result, column)
         total = zero
         for rank in range(n):
             value = load(scratch, order[rank] * width + column)
@@ -191,7 +203,8 @@ def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> No
                 passed = load(scratch, order[rank - size] * width + column)
                 kept = if_less(subtract(value, middle), subtract(middle, passed), kept, zero)
             total = add(total, kept)
-        store(result, column, if_less(middle, infinity, divide(total, divisor), infinity))
+        finite = if_less(middle, infinity, divide(total, divisor), infinity)
+        store(result, column, if_less(subtract(zero, middle), infinity, finite, infinity))
 
 
 @helper
@@ -203,9 +216,8 @@ def _nans(rows: Any, n: int, stride: int, column: int) -> int:
 
 
 @helper
-def _window(column: Any, size: int) -> int:
-    """Where the window of the `size` values nearest to the middle begins, in a column in order."""
-    middle = column[(column.size - 1) // 2]
+def _window(column: Any, middle: Any, size: int) -> int:
+    """Where the window of the `size` values nearest to a place begins, in a column in order."""
     first = 0
     for rank in range(column.size - size):
         first += middle - column[rank] > column[rank + size] - middle

@@ -1,4 +1,4 @@
-"""What happened to the workers of a run, one line each: `events.csv` in the run directory."""
+"""What happened to the workers of a run, one line each: `events.csv`, written by the server and by Flower alike."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import csv
 import datetime
 from pathlib import Path
 
+from gyroscope.quoting import shortened
 from gyroscope.record import EVENTS, disk_errors
 
-COLUMNS = ("time", "step", "event", "worker", "detail")
+COLUMNS = ("time", "step", "event", "worker", "who", "detail")
 
-JOINED, LOST, REJECTED, LATE, NOT_FINITE = "joined", "lost", "rejected", "late", "not finite"
+JOINED, LOST, REJECTED, LATE, NOT_FINITE, SKIPPED = "joined", "lost", "rejected", "late", "not finite", "skipped"
 STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
+
+_LONGEST = 300
 
 
 class Events:
     """A log that only grows: resuming does not cut it back, because what it tells did happen.
 
-    Events before `write_to` are kept until then.
+    Events before `write_to` are kept until then; later ones can be read at once. `step` is that of the events to come.
     """
 
     def __init__(self) -> None:
@@ -29,10 +32,13 @@ class Events:
         self._path = directory / EVENTS
         self._write()
 
-    def add(self, event: str, worker: int | None = None, detail: str = "") -> None:
+    def add(self, event: str, worker: int | None = None, detail: str = "", who: str = "") -> None:
+        """worker: its number, that is, its row and its column in workers.csv. who: the process or node behind it."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        who = "" if worker is None else str(worker)
-        self._kept.append((now, str(self.step), event, who, " ".join(detail.split())))
+        number = "" if worker is None else str(worker)
+        # Both texts may be a stranger's.
+        texts = (shortened(text, _LONGEST) for text in (who, detail))
+        self._kept.append((now, str(self.step), event, number, *texts))
         if self._path:
             self._write()
 

@@ -1,0 +1,76 @@
+"""Bring the tables in docs/rules.md up to date: `python docs/update_rules.py`. They say what the rules say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+import markers
+
+from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
+from gyroscope.rules.base import Property
+
+PAGE = Path(__file__).resolve().parent / "rules.md"
+N, F = 25, 5
+"""For which the factors in the promises are shown."""
+
+
+def parts() -> dict[str, str]:
+    """The tables of the page, by the name of their marker."""
+    return {
+        "rules": rules(),
+        "properties": properties(),
+        "lacks": lacks(),
+        "preaggregations": preaggregations(),
+        "mixtures": mixtures(),
+    }
+
+
+def rules() -> str:
+    lines = ["| rule | what | needs | from |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {rule.summary} | {rule.needs} | {rule.paper} |" for name, rule in RULES.items()]
+    return "\n".join(lines)
+
+
+def preaggregations() -> str:
+    lines = ["| pre-aggregation | what | needs | a rule loses | from |", "|---|---|---|---|---|"]
+    for name, stage in PREAGGREGATIONS.items():
+        lost = "; ".join(f"{one} ({why})" for one, why in stage.lacks.items()) or "-"
+        lines.append(f"| `{name}` | {stage.summary} | {stage.needs} | {lost} | {stage.paper} |")
+    return "\n".join(lines)
+
+
+def mixtures() -> str:
+    lines = ["| mixture | what |", "|---|---|"]
+    return "\n".join(lines + [f"| `{order}:RULE/RULE/...` | {summary} |" for order, summary in MIXTURES.items()])
+
+
+def properties() -> str:
+    wanted = get_args(Property)
+    lines = [f"| rule | promise | {' | '.join(wanted)} | reads |", "|---|---|" + ":-:|" * len(wanted) + "---|"]
+    for name, rule in RULES.items():
+        has = " | ".join("" if one in rule.lacks else "✓" for one in wanted)
+        lines.append(f"| `{name}` | {promise(rule())} | {has} | {rule.reads} |")
+    return "\n".join(lines)
+
+
+def promise(rule: Rule) -> str:
+    """What holds whatever f rows hold, in a few words."""
+    reach = rule.reach(N, F)
+    return {
+        "range": "honest range" + (f", widened by {reach:.3g} of its width" if reach else ""),
+        "distance": f"within {reach:.3g} R of the honest mean",
+        "norm": f"no longer than {f'{reach:.3g} times ' if reach != 1 else ''}the longest honest row",
+        "finite": "finite",
+        "none": "none",
+    }[rule.promise]
+
+
+def lacks() -> str:
+    lines = ["| rule | lacks | because |", "|---|---|---|"]
+    lines += [f"| `{name}` | {one} | {why} |" for name, rule in RULES.items() for one, why in rule.lacks.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    markers.replace(PAGE, parts())

@@ -1,0 +1,57 @@
+"""A stranger in every round: the Byzantine workers behave in another way each time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from gyroscope.attacks import nested
+from gyroscope.attacks.anti_cge import AntiCge
+from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.empire import Empire
+from gyroscope.attacks.fang_krum import FangKrum
+from gyroscope.attacks.fang_trimmed_mean import FangTrimmedMean
+from gyroscope.attacks.faults import Gaussian, SignFlip, Zero
+from gyroscope.attacks.hidden import Hidden
+from gyroscope.attacks.little import Little
+from gyroscope.attacks.min_max import MinMax
+from gyroscope.attacks.min_sum import MinSum
+
+
+@dataclasses.dataclass(frozen=True)
+class Stranger(Attack):
+    """In each round an attack drawn at random, uniformly, from a list; the same for all f workers.
+
+    So no memory of who did what helps. attacks: the list, written (little:factor=2/empire/nan); by default those of
+    the table that are finite, follow from the round's rows alone and cost no search.
+    """
+
+    attacks: tuple[Attack, ...] = (
+        Little(),
+        Empire(),
+        MinMax(),
+        MinSum(),
+        FangKrum(),
+        FangTrimmedMean(),
+        Hidden(),
+        AntiCge(),
+        SignFlip(),
+        Gaussian(),
+        Zero(),
+    )
+
+    name = "stranger"
+    summary = "another attack in every round, drawn from a list"
+
+    def __post_init__(self) -> None:
+        nested.several(self, "attacks")
+
+    def check_feasible(self, n: int, f: int) -> None:
+        for attack in self.attacks:
+            attack.check_feasible(n, f)
+
+    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+        drawn = torch.randint(len(self.attacks), (1,), generator=view.generator, device=view.generator.device)
+        return nested.call(self.attacks[int(drawn)], honest, f, view)

@@ -1,0 +1,291 @@
+"""Pre-aggregations before a rule: `nnm+bucketing:s=2+krum`, or `Nnm() >> Bucketing(s=2) >> Krum()` in Python."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import ClassVar, NamedTuple, overload
+
+import torch
+from torch import Tensor
+
+from gyroscope import rows as rows_module
+from gyroscope import specs
+from gyroscope.errors import ConfigError, InfeasibleError
+from gyroscope.rules.base import (
+    Aggregate,
+    Context,
+    ContextualRule,
+    Memory,
+    Promise,
+    Property,
+    Reads,
+    Rule,
+    Uses,
+    check_f,
+    labelled,
+)
+
+_MANY = 999  # workers: more than any rule needs that trusts some of them
+_CHECKED_UP_TO = 12  # Byzantine workers: where a bound is a straight line so far, it is taken for one
+
+
+class Prepared(NamedTuple):
+    """What a pre-aggregation makes of n rows."""
+
+    rows: Tensor
+    """(m, d): what the rule gets in their place. At most f of them are bad where at most f of the n were."""
+    shares: Tensor | None
+    """(m, n), float64: each worker's share in each of them, which carries the rule's weights back to the workers; None
+    where a share has no meaning."""
+    memory: Memory = MappingProxyType({})
+    """What to remember for the next round."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Preaggregation(ABC):
+    """What is done to the rows before a rule sees them. It composes with any rule: `Nnm() >> Krum()`.
+
+    A subclass implements `prepare`, and says in `min_workers` and `rows_left` how many rows it needs and leaves, where
+    that is not simply all of them. Whatever it does to f arbitrary rows, at most f of those that it leaves may be bad.
+    """
+
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    needs: ClassVar[str] = "-"
+    """The requirement as a formula, besides what the rule needs."""
+    paper: ClassVar[str] = "-"
+    uses: ClassVar[frozenset[Uses]] = frozenset()
+    """What of the `Context` the result depends on, as for a rule."""
+    reads: ClassVar[Reads] = "rows"
+    """As for a rule. One that says "distances" implements `mix`."""
+    lacks: ClassVar[Mapping[Property, str]] = {}
+    """Which properties a rule loses with it, and why."""
+    cures: ClassVar[bool] = False
+    """Whether all that it leaves is finite where at most f rows are not: then so is the result of any rule."""
+    keeps_range: ClassVar[bool] = False
+    """Whether all but f of the rows that it leaves lie, in every coordinate, within the range of the honest ones."""
+    shuffles: ClassVar[bool] = False
+    """Whether row i is another worker's in every round."""
+
+    def __call__(self, rows: Tensor, f: int, context: Context | None = None) -> Prepared:
+        checked = rows_module.check(rows)
+        self.check_feasible(checked.shape[0], f)
+        return self.prepare(checked, f, context or Context())
+
+    @overload
+    def __rshift__(self, other: Preaggregation | Chain) -> Chain: ...
+    @overload
+    def __rshift__(self, other: Rule) -> Composed: ...
+    def __rshift__(self, other: Preaggregation | Chain | Rule) -> Chain | Composed:
+        return Chain((self,)) >> other
+
+    def __str__(self) -> str:
+        """The spec that builds it: `bucketing:s=3`."""
+        return specs.text(self)
+
+    @abstractmethod
+    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+        """The algorithm, on checked rows. Must neither change nor return a view of them."""
+
+    def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
+        """The algorithm on some of the columns, given the squared distances between the whole rows."""
+        raise ConfigError(
+            f'the pre-aggregation {type(self).__name__} says reads = "distances" and so must implement '
+            "mix(rows, f, table)"
+        )
+
+    def min_workers(self, f: int, rows_needed: int = 1) -> int:
+        """The fewest workers of which it leaves as many rows as the next stage needs."""
+        return max(f + 1, rows_needed)
+
+    def rows_left(self, n: int) -> int:
+        """How many rows it makes of n."""
+        return n
+
+    def check_feasible(self, n: int, f: int) -> None:
+        check_f(f)
+        needed = self.min_workers(f)
+        if n < needed:
+            bound = f"{self.needs} = {needed}" if self.needs != "-" else f"at least {needed}"
+            raise InfeasibleError(
+                f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: use at least {needed} workers"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Pre-aggregations, one after the other, that wait for a rule: `Nnm() >> Bucketing()`."""
+
+    stages: tuple[Preaggregation, ...]
+
+    @overload
+    def __rshift__(self, other: Preaggregation | Chain) -> Chain: ...
+    @overload
+    def __rshift__(self, other: Rule) -> Composed: ...
+    def __rshift__(self, other: Preaggregation | Chain | Rule) -> Chain | Composed:
+        if isinstance(other, Preaggregation):
+            return Chain((*self.stages, other))
+        if isinstance(other, Chain):
+            return Chain((*self.stages, *other.stages))
+        if isinstance(other, Rule):
+            return Composed(self.stages, other)
+        return NotImplemented
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Composed(ContextualRule):
+    """A rule with pre-aggregations before it, and itself a rule: each stage works on what the one before it left.
+
+    It needs as many workers as each stage needs to leave enough rows for the next: an infeasible f is told with the
+    stage where it fails. It is resilient where its last rule is, and where a stage leaves nothing but finite rows, as
+    clipping does; what is promised beyond that only bucketing preserves. Weights are the last rule's, carried back
+    through the stages to the workers: half the weight of a bucket of two for each of both. Each stage has a memory and
+    a randomness of its own, also where one comes twice. The theory's ratio is not known for any of them.
+
+    Cost: the sum of the stages'. Over many machines it reads whole rows, except where a stage that reads distances
+    comes first and everything after it works per coordinate (`nnm+median`).
+    """
+
+    stages: tuple[Preaggregation, ...]
+    rule: Rule
+
+    def __post_init__(self) -> None:
+        inner = self.rule
+        if isinstance(inner, Composed):  # Nnm() >> (Bucketing() >> Krum()) is the same rule without brackets
+            object.__setattr__(self, "stages", (*self.stages, *inner.stages))
+            object.__setattr__(self, "rule", inner.rule)
+        if not self.stages:
+            raise ConfigError("a composed rule needs at least one pre-aggregation: write Nnm() >> Krum()")
+        shuffling = next((stage for stage in self.stages if stage.shuffles), None)
+        if shuffling and (self.rule.knows_workers or self.rule.trusts(_MANY)):
+            raise ConfigError(
+                f"{self.rule} must know which worker a row is from, and {shuffling} before it mixes them up: leave it "
+                "out"
+            )
+        parts: list[Preaggregation | Rule] = [*self.stages, self.rule]
+        # What other rules say of their class, this one knows of itself.
+        facts: dict[str, object] = {
+            "name": "+".join(part.name for part in parts),
+            "needs": formula(self.min_workers),
+            "resilient": self.rule.resilient or any(stage.cures for stage in self.stages),
+            "promise": self._promise(),
+            "knows_workers": self.rule.knows_workers,
+            "uses": frozenset[Uses]().union(*(part.uses for part in parts)),
+            "lacks": {key: why for part in reversed(parts) for key, why in part.lacks.items()},
+            "reads": _reads(parts),
+        }
+        for fact, value in facts.items():
+            object.__setattr__(self, fact, value)
+
+    def __repr__(self) -> str:
+        return " >> ".join(map(repr, (*self.stages, self.rule)))
+
+    def __str__(self) -> str:
+        return "+".join(map(str, (*self.stages, self.rule)))
+
+    def min_workers(self, f: int) -> int:
+        needed = self.rule.min_workers(f)
+        for stage in reversed(self.stages):
+            needed = stage.min_workers(f, needed)
+        return needed
+
+    def reach(self, n: int, f: int) -> float:
+        return self.rule.reach(self._rows_left(n)[-1], f) if self.promise == "range" else 0.0
+
+    def trusts(self, n: int) -> tuple[int, ...]:
+        return self.rule.trusts(n)
+
+    def check_feasible(self, n: int, f: int) -> None:
+        check_f(f)
+        needed = self.min_workers(f)
+        if n < needed:
+            raise InfeasibleError(self._infeasible(n, f, needed))
+        left = self._rows_left(n)[-1]
+        try:
+            self.rule.check_feasible(left, f)
+        except ConfigError as problem:
+            if left == n:
+                raise
+            raise ConfigError(f"{problem} (in {self}, where {left} of the {n} rows are left for {self.rule})") from None
+
+    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+        memory: dict[str, Tensor] = {}
+        shares: list[Tensor | None] = []
+        for place, stage in enumerate(self.stages):
+            part = f"{place}:{stage.name}"
+            prepared = stage.prepare(rows, f, context.within(part))
+            rows = prepared.rows
+            shares.append(prepared.shares)
+            memory.update(labelled(prepared.memory, part))
+        part = f"{len(self.stages)}:{self.rule.name}"
+        aggregate, remembered = self.rule.step(rows, f, context.within(part))
+        memory.update(labelled(remembered, part))
+        return Aggregate(aggregate.vector, _carried_back(aggregate.weight, shares)), memory
+
+    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
+        first, *others = self.stages
+        prepared = first.mix(rows, f, table)
+        rest: Rule = Composed(tuple(others), self.rule) if others else self.rule
+        aggregate = rest.on_columns(prepared.rows, f)
+        return Aggregate(aggregate.vector, _carried_back(aggregate.weight, [prepared.shares]))
+
+    def _promise(self) -> Promise:
+        if self.rule.promise == "range" and all(stage.keeps_range for stage in self.stages):
+            return "range"
+        return "finite" if self.rule.resilient or any(stage.cures for stage in self.stages) else "none"
+
+    def _rows_left(self, n: int) -> list[int]:
+        """How many rows each part gets, the rule last."""
+        left = [n]
+        for stage in self.stages:
+            left.append(stage.rows_left(left[-1]))
+        return left
+
+    def _infeasible(self, n: int, f: int, needed: int) -> str:
+        """Which stage fails, and what helps."""
+        needs = [stage.min_workers(f) for stage in self.stages] + [self.rule.min_workers(f)]
+        left = self._rows_left(n)
+        place = next(place for place, (has, wants) in enumerate(zip(left, needs, strict=True)) if has < wants)
+        part: Preaggregation | Rule = self.rule if place == len(self.stages) else self.stages[place]
+        formula_ = f"{part.needs} = " if part.needs not in ("", "-") else ""
+        largest = max((g for g in range(f) if self.min_workers(g) <= n), default=None)
+        remedy = f"lower f to {largest}" if largest is not None else f"use at least {needed} workers"
+        if left[place] < n:
+            before = "+".join(map(str, self.stages[:place]))
+            where = f"{before} leaves {left[place]} rows, and {part} needs {formula_}{needs[place]}"
+            remedy += f" or leave out {before}" if self.rule.min_workers(f) <= n else ""
+        else:
+            where = f"{part} needs {formula_}{needs[place]}"
+        bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
+        return f"{self} needs {bound} workers for f = {f}, got n = {n}: {where}; {remedy}"
+
+
+def formula(min_workers: Callable[[int], int]) -> str:
+    """`n >= 4f + 5` for a bound that is a straight line in f; nothing for another."""
+    plus, times = min_workers(0), min_workers(1) - min_workers(0)
+    straight = all(min_workers(f) == times * f + plus for f in range(_CHECKED_UP_TO))
+    return f"n >= {times if times != 1 else ''}f + {plus}" if straight else ""
+
+
+def _reads(parts: list[Preaggregation | Rule]) -> Reads:
+    """Distances are known between the rows as they came: only the first part can make use of them."""
+    first, *others = parts
+    alone = not any(part.uses for part in parts) and all(part.reads == "columns" for part in others)
+    return first.reads if alone else "rows"
+
+
+def _carried_back(weight: Tensor | None, shares: list[Tensor | None]) -> Tensor | None:
+    """The workers' weights, from those of the rows that the stages made of theirs."""
+    for share in reversed(shares):
+        if weight is None or share is None:
+            return None
+        weight = weight @ share.to(weight.dtype)
+    return weight
+
+
+def own_shares(rows: Tensor) -> Tensor:
+    """Each row is still its own worker's."""
+    return torch.eye(rows.shape[0], dtype=torch.float64, device=rows.device)

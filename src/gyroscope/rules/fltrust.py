@@ -1,0 +1,54 @@
+"""FLTrust: rows count by how much they agree with the server's own gradient, and none for longer than it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gyroscope import blocks
+from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property, trusted_gradient
+
+
+@dataclasses.dataclass(frozen=True)
+class FLTrust(ContextualRule):
+    """The mean of the rows at the trusted gradient's length, each weighted by max(0, its cosine with it). Any f < n.
+
+    Guarantee: the result is no longer than the trusted gradient and never points away from it, whatever the workers
+    send and however many of them lie. So it is as good as the server's samples are representative.
+
+    Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row that holds a NaN or an infinity,
+    and a row of zeros, has no direction and no weight. Where nobody agrees with the trusted gradient it is the result
+    itself, and all weights are zero. Cost: three passes over the rows, besides the trusted gradient. f is not used.
+
+    Weights: each worker's trust score, of all. The paper's workers send what many local steps change, and so the server
+    makes as many; here both are gradients (or accumulated ones, with momentum at the workers).
+    """
+
+    name = "fltrust"
+    summary = "rows brought to the length of the server's own gradient, weighted by their cosine with it"
+    needs = "n >= f + 1"
+    paper = "Cao et al. 2021"
+    uses = frozenset({"trusted"})
+    lacks: ClassVar[Mapping[Property, str]] = {
+        "translation": "angles are measured at the origin",
+        "mean at f = 0": "rows count by their agreement with the trusted gradient whatever f is",
+    }
+
+    def min_workers(self, f: int) -> int:
+        return f + 1
+
+    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+        trusted = trusted_gradient(self, rows, context)
+        length = blocks.squared_lengths(trusted.unsqueeze(0)).sqrt_()
+        lengths = blocks.squared_lengths(rows).sqrt_()
+        usable = lengths.isfinite() & (lengths > 0) & (length > 0)
+        cosines = blocks.products(rows, trusted) / (lengths * length)
+        scores = cosines.clamp_min(0.0).masked_fill(~usable, 0.0)
+        total = scores.sum()
+        weight = torch.where(total > 0, scores / total, torch.zeros_like(scores))
+        vector = blocks.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
+        return Aggregate(torch.where(total > 0, vector, trusted.to(rows.dtype)), weight), {}

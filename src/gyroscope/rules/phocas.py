@@ -1,0 +1,42 @@
+"""Phocas: the mean around the trimmed mean, in each coordinate."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from torch import Tensor
+
+from gyroscope.rules import coordinatewise
+from gyroscope.rules.base import Aggregate, Rule
+
+
+@dataclasses.dataclass(frozen=True)
+class Phocas(Rule):
+    """Per coordinate the mean of the n-f values nearest to the trimmed mean. Needs n >= 2f + 1.
+
+    The trimmed mean leaves out the f smallest and f largest values (see `TrimmedMean`). Of two values equally near, the
+    smaller is taken.
+
+    Guarantee: the trimmed mean is within the honest range, of width w, and so are n-f values: the nearest n-f are
+    within w of it. At most f of them are Byzantine, so their mean is within the honest range widened by w f/(n-f). NaN
+    and infinities as for the trimmed mean. Cost: a sort per coordinate, O(n log^2 n d): in sorted order the values
+    nearest to any place are a window. No worker weights.
+
+    Differs from MeaMed in the place around which it averages.
+    """
+
+    name = "phocas"
+    summary = "the mean of the n-f values nearest to the trimmed mean in each coordinate"
+    needs = "n >= 2f + 1"
+    paper = "Xie et al. 2018"
+    reads = "columns"
+    promise = "range"
+
+    def min_workers(self, f: int) -> int:
+        return 2 * f + 1
+
+    def reach(self, n: int, f: int) -> float:
+        return f / (n - f)
+
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        return Aggregate(coordinatewise.mean_around_trimmed_mean(rows, f, rows.shape[0] - f), None)

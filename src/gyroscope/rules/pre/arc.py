@@ -1,0 +1,45 @@
+"""Adaptive robust clipping: the longest rows are shortened to the length of the next one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from gyroscope import blocks
+from gyroscope.rules.base import Context, Property
+from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
+from gyroscope.rules.pre.clip import shortened
+
+
+@dataclasses.dataclass(frozen=True)
+class Arc(Preaggregation):
+    """The k = floor(2 f/n (n-f)) longest rows are shortened to the length of the next one. Needs n >= 2f + 1.
+
+    Guarantee (Allouah et al. 2024): no row that goes on is longer than the longest honest one, and what the rule behind
+    it promises for honest rows it goes on promising, unlike with a norm fixed in advance. k is at least f, so that
+    Byzantine rows never set the length unless they are shorter than honest ones.
+
+    A row that holds a NaN or an infinity is the longest of all, and having no direction that could be kept becomes
+    zero: with at most f of those, what goes on is finite. With f = 0 nothing is clipped. Cost: two passes over the
+    rows. A worker's weight is that of its clipped row.
+    """
+
+    name = "arc"
+    summary = "the floor(2 f/n (n-f)) longest rows are shortened to the length of the next one"
+    needs = "n >= 2f + 1"
+    paper = "Allouah et al. 2024"
+    cures = True
+    lacks: ClassVar[Mapping[Property, str]] = {"translation": "lengths are measured from the origin"}
+
+    def min_workers(self, f: int, rows_needed: int = 1) -> int:
+        return max(2 * f + 1, rows_needed)
+
+    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+        n = rows.shape[0]
+        lengths = blocks.squared_lengths(rows).sqrt_()
+        k = 2 * f * (n - f) // n
+        next_longest = lengths.sort(descending=True).values[k]
+        return Prepared(shortened(rows, lengths, next_longest.expand(n)), own_shares(rows))

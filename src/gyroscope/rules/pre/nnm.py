@@ -1,0 +1,56 @@
+"""Nearest-neighbour mixing: each row is replaced by the mean of its nearest rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from gyroscope import blocks
+from gyroscope import rows as rows_module
+from gyroscope.rules.base import Context
+from gyroscope.rules.composition import Preaggregation, Prepared
+
+
+@dataclasses.dataclass(frozen=True)
+class Nnm(Preaggregation):
+    """Each row becomes the mean of its n-f nearest rows, itself included. Needs n >= 2f + 1.
+
+    Guarantee (Allouah et al. 2023): the mixed honest rows lie closer together, and with most rules behind it the error
+    is of the best order possible, f/n times the honest variance; it matters most where workers' data differ. With n-f
+    of n rows in every mean, a Byzantine row moves each honest one by at most f/(n-f) of its own distance.
+
+    A row that holds a NaN or an infinity is infinitely far from all others: it is in nobody's mean, and itself stays
+    what it is, for the rule to leave out. (So a row with fewer than n-f rows at a finite distance, which takes more
+    than f bad ones, is the mean of those that there are.) Ties go to the lowest row number. Rows with the same nearest
+    rows become equal, so rules that choose rows have ties more often behind it, between groups of equal ones, too.
+
+    Cost: n(n-1)/2 distances and a product of an (n, n) matrix with the rows, O(n^2 d) both. Linear: the rule's weights
+    are carried back to the workers. Reads distances.
+    """
+
+    name = "nnm"
+    summary = "each row becomes the mean of its n-f nearest rows, itself included"
+    needs = "n >= 2f + 1"
+    paper = "Allouah et al. 2023"
+    reads = "distances"
+
+    def min_workers(self, f: int, rows_needed: int = 1) -> int:
+        return max(2 * f + 1, rows_needed)
+
+    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+        return self.mix(rows, f, rows_module.squared_distances(rows))
+
+    def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
+        n = rows.shape[0]
+        # Itself comes first, also where others lie at distance zero.
+        nearest = (table - torch.eye(n, dtype=table.dtype, device=table.device)).argsort(dim=1, stable=True)
+        reached = table.isfinite().to(torch.float64)
+        chosen = torch.zeros_like(reached).scatter_(1, nearest[:, : n - f], 1.0) * reached
+        count = chosen.sum(dim=1)
+        alone = (reached.sum(dim=1) == 1).unsqueeze(1)
+        # Who is alone keeps the row as it is; to the product it is a row of zeros, of which nobody takes a part.
+        mixed = blocks.combined(rows, chosen.masked_fill(alone, 0.0), count)
+        torch.where(alone, rows, mixed, out=mixed)
+        return Prepared(mixed, chosen / count.unsqueeze(1))

@@ -1,0 +1,431 @@
+"""What each attack sends, written from its paper's sentences in plain Python: slow, obvious, and for every name.
+
+An oracle gets the attack (for its parameters) and all rounds so far, and tells the rows of the last one: or None where
+rounding decides. Random numbers are drawn from a generator at the start of the round's stream, as the attack does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from oracles import Row, Rows, krum_scores, mean, squared_distance
+
+DOUBT = 1e-9
+
+
+@dataclasses.dataclass(frozen=True)
+class Round:
+    """What the adversary finds in one round. The rule is no Krum, so attacks on Krum have the original one in mind."""
+
+    honest: Rows
+    f: int
+    step: int
+    seed: int
+    own: Rows
+    """What the Byzantine workers would send if they were honest."""
+    flipped: Rows
+    """Likewise at flipped labels."""
+    declared_f: int
+    dtype: torch.dtype = torch.float64
+    server: int = 0
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(self.seed)
+
+
+Rounds = Sequence[Round]
+Oracle = Callable[[Any, Rounds], "list[list[float]] | None"]
+
+
+def plus(a: Row, factor: float, b: Row) -> list[float]:
+    """a + factor * b."""
+    return [x + factor * y for x, y in zip(a, b, strict=True)]
+
+
+def norm(a: Row) -> float:
+    return math.hypot(*a)
+
+
+def signs(a: Row) -> list[float]:
+    return [float((x > 0) - (x < 0)) for x in a]
+
+
+def deviations(rows: Rows) -> list[float]:
+    """The coordinate-wise standard deviation, with ddof = 1; zero for a single row."""
+    center, h = mean(rows), len(rows)
+    if h == 1:
+        return [0.0] * len(center)
+    columns = zip(*rows, strict=True)
+    return [
+        math.sqrt(math.fsum((x - c) * (x - c) for x in column) / (h - 1))
+        for column, c in zip(columns, center, strict=True)
+    ]
+
+
+def little(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """mean + factor * a, with a = -sigma; "z_max such that Phi(z) < (n - m - s)/(n - m), s = floor(n/2 + 1) - m"."""
+    at = rounds[-1]
+    factor, n = attack.factor, len(at.honest) + at.f
+    if factor == "z":
+        supporters = math.floor(n / 2 + 1) - at.f
+        factor = NormalDist().inv_cdf((n - at.f - supporters) / (n - at.f))
+    return [plus(mean(at.honest), attack.sign * factor, deviations(at.honest))] * at.f
+
+
+def empire(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """(1 - factor) * mean, or with the other sign (1 + factor) * mean."""
+    at = rounds[-1]
+    return [[(1 + attack.sign * attack.factor) * c for c in mean(at.honest)]] * at.f
+
+
+def empire_strict(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """-epsilon * mean."""
+    at = rounds[-1]
+    return [[-attack.epsilon * c for c in mean(at.honest)]] * at.f
+
+
+# ------------------------------------------------------------------------------------ Min-Max, Min-Sum
+
+
+def perturbation(kind: str, rows: Rows) -> list[float]:
+    """Inverse standard deviation, inverse sign, inverse unit vector."""
+    center = mean(rows)
+    if kind == "std":
+        return [-s for s in deviations(rows)]
+    if kind == "sign":
+        return [-s for s in signs(center)]
+    return [-c / (norm(center) or 1.0) for c in center]
+
+
+def largest(holds: Callable[[float], bool], start: float) -> float:
+    """The largest number for which something holds that holds at 0 and not at infinity: doubling, then bisection."""
+    low, high = 0.0, start
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def bounded(attack: Any, rounds: Rounds, within: Callable[[Row, Rows], bool]) -> list[list[float]]:
+    """mean + gamma * p with the largest gamma within the bound."""
+    at = rounds[-1]
+    center, p = mean(at.honest), perturbation(attack.direction, at.honest)
+    if norm(p) == 0:
+        return [center] * at.f
+    reach = max(norm(plus(a, -1.0, b)) for a in at.honest for b in at.honest) / norm(p)
+    gamma = largest(lambda gamma: within(plus(center, gamma, p), at.honest), reach) if reach else 0.0
+    return [plus(center, gamma, p)] * at.f
+
+
+def min_max(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """Its maximum distance from any honest row is at most the maximum distance between two of them."""
+
+    def within(row: Row, honest: Rows) -> bool:
+        return max(math.dist(row, x) for x in honest) <= max(math.dist(x, y) for x in honest for y in honest)
+
+    return bounded(attack, rounds, within)
+
+
+def min_sum(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """The sum of its squared distances from the honest rows is at most that of any honest row."""
+
+    def total(row: Row, honest: Rows) -> float:
+        return math.fsum(math.dist(row, x) ** 2 for x in honest)
+
+    def within(row: Row, honest: Rows) -> bool:
+        return total(row, honest) <= max(total(x, honest) for x in honest)
+
+    return bounded(attack, rounds, within)
+
+
+# --------------------------------------------------------------------------------------- Fang, hidden
+
+
+class InDoubtError(Exception):
+    """Two scores are so near to each other that rounding decides."""
+
+
+def krum_takes(row: Row, at: Round) -> bool:
+    """Whether the best of all rows by the original Krum's score is one of f copies of this one."""
+    scores = krum_scores([*at.honest, *[row] * at.f], at.f, squared=True).scores
+    best, ours = min(scores[: len(at.honest)]), min(scores[len(at.honest) :])
+    if best == ours == 0:
+        return False  # for certain: all are the same row, and the lowest number is honest
+    if abs(best - ours) <= DOUBT * max(best, ours):
+        raise InDoubtError
+    return ours < best
+
+
+def furthest(taken: Callable[[float], bool], start: float) -> float:
+    """Where acceptance ends, looked for from a start that is halved until it is accepted: at most 64 times that."""
+    for _ in range(60):
+        if taken(start):
+            break
+        start /= 2
+    else:
+        return 0.0
+    lengths = [start * 2**k for k in range(7)]
+    last = next((length for length in lengths[:-1] if not taken(2 * length)), None)
+    if last is None:
+        return lengths[-1]
+    return last + largest(lambda more: taken(last + more), last)
+
+
+def fang_krum(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """-lambda * s: lambda from Theorem 1's bound, halved until Krum chooses it (or on to the largest such one)."""
+    at = rounds[-1]
+    h, d = len(at.honest), len(at.honest[0])
+    s = signs(mean(at.honest))
+    nearest = [sorted(squared_distance(x, y) for j, y in enumerate(at.honest) if j != i)[: max(0, h - 2)]
+               for i, x in enumerate(at.honest)]  # fmt: skip
+    start = math.sqrt(min(map(sum, nearest)) / (max(1, h - at.f - 1) * d))
+    start += max(map(norm, at.honest)) / math.sqrt(d)
+    if start == 0 or not any(s):
+        return [[0.0] * d] * at.f
+    takes = lambda length: krum_takes([-length * x for x in s], at)  # noqa: E731
+    try:
+        length = start
+        while not takes(length) and length / 2 >= attack.threshold * start:
+            length /= 2
+        if attack.search == "largest" and takes(length):
+            length = furthest(takes, length)
+    except InDoubtError:
+        return None
+    return [[-length * x for x in s]] * at.f
+
+
+def fang_trimmed_mean(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Where the mean is positive from [v/b, v] or [bv, v] with the smallest value v, whichever is below it; else ..."""
+    at = rounds[-1]
+    columns = list(zip(*at.honest, strict=True))
+    draws = torch.rand(at.f, len(columns), generator=at.generator(), dtype=torch.float64).tolist()
+    rows = []
+    for worker in range(at.f):
+        row = []
+        for column, draw in zip(columns, draws[worker], strict=True):
+            total = math.fsum(column)
+            if total != 0 and abs(total) < DOUBT * max(map(abs, column)):
+                return None
+            u = 1 + (attack.b - 1) * draw
+            if total > 0:
+                row.append(min(column) / u if min(column) > 0 else min(column) * u)
+            elif total < 0:
+                row.append(max(column) / u if max(column) < 0 else max(column) * u)
+            else:
+                row.append(0.0)
+        rows.append(row)
+    return rows
+
+
+def hidden(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """mean + gamma * E, with the largest gamma that Krum takes, from the root mean square distance on."""
+    at = rounds[-1]
+    center = mean(at.honest)
+    places = range(len(center)) if attack.coordinate == "all" else [range(len(center))[attack.coordinate]]
+
+    def row(gamma: float) -> list[float]:
+        return [c + attack.sign * gamma * (j in places) for j, c in enumerate(center)]
+
+    gamma = attack.gamma
+    if gamma == "krum":
+        spread = math.sqrt(math.fsum(squared_distance(x, center) for x in at.honest) / len(at.honest))
+        try:
+            gamma = furthest(lambda gamma: krum_takes(row(gamma), at), spread) if spread else 0.0
+        except InDoubtError:
+            return None
+    return [row(gamma)] * at.f
+
+
+# ------------------------------------------------------------------------------- mimic, CGE, SignGuard
+
+
+def mimic(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Repeats worker i* = argmax <x_i, z>, z being the direction of largest variance; fixed after the warm-up."""
+    at = rounds[-1]
+    if attack.worker != "auto":
+        return [list(at.honest[attack.worker])] * at.f
+    z: list[float] = []
+    mu: list[float] = []
+    target = 0
+    for t, now in enumerate(rounds[: attack.warmup]):
+        center = mean(now.honest)
+        mu = [(t * m + c) / (t + 1) for m, c in zip(mu, center, strict=True)] if t else center
+        if t == 0:
+            z = torch.randn(len(center), generator=now.generator(), dtype=torch.float64).tolist()
+        away = [plus(x, -1.0, mu) for x in now.honest]
+        size = max(abs(value) for a in away for value in a) or 1.0
+        away = [[value / size for value in a] for a in away]
+        pull = [0.0] * len(center)
+        for a in away:
+            pull = plus(pull, math.fsum(x * y for x, y in zip(a, z, strict=True)), a)
+        if norm(pull) > 0:
+            z = [(t * x + p / norm(pull)) / (t + 1) for x, p in zip(z, pull, strict=True)]
+        z = [x / norm(z) for x in z]
+        products = [math.fsum(x * y for x, y in zip(row, z, strict=True)) for row in now.honest]
+        target = products.index(max(products))
+        rounding = 1e-6 * max(map(norm, now.honest))
+        rivals = [row for row, product in zip(now.honest, products, strict=True) if max(products) - product <= rounding]
+        if any(list(row) != list(now.honest[target]) for row in rivals):
+            return None
+    return [list(at.honest[target])] * at.f
+
+
+def anti_cge(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """-mean of the h-f shortest honest rows, at a norm just below that of the next shortest."""
+    at = rounds[-1]
+    by_norm = sorted(at.honest, key=norm)
+    kept = max(0, len(by_norm) - at.declared_f)
+    center = mean(by_norm[:kept] or by_norm)
+    limit = norm(by_norm[min(kept, len(by_norm) - 1)]) * (1 - 1e-6)
+    return [[-c * limit / norm(center) if norm(center) else 0.0 for c in center]] * at.f
+
+
+def byzmean(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """g_m1 of the inner attack; g_m2 = ((n - m1) g_m1 - sum of the honest) / m2."""
+    at = rounds[-1]
+    inside = oracle(attack.attack, rounds)
+    if inside is None:
+        return None
+    n, m1 = len(at.honest) + at.f, at.f // 2
+    target = mean(inside[: max(1, m1)])
+    total = [math.fsum(column) for column in zip(*at.honest, strict=True)]
+    other = [((n - m1) * a - s) / (at.f - m1) for a, s in zip(target, total, strict=True)]
+    return [*inside[:m1], *[other] * (at.f - m1)]
+
+
+def signguard_attack(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """The mean's coordinates in another order, at the median norm."""
+    at = rounds[-1]
+    center = mean(at.honest)
+    order = torch.randperm(len(center), generator=at.generator()).tolist()
+    median = sorted(map(norm, at.honest))[(len(at.honest) - 1) // 2]
+    scale = median / norm(center) if norm(center) else 0.0
+    return [[center[j] * scale for j in order]] * at.f
+
+
+# ------------------------------------------------------------------------------------- over the rounds
+
+
+def stale(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """What was sent `delay` rounds ago, or first."""
+    at = rounds[-1]
+    then = max((past for past in rounds if past.step <= at.step - attack.delay), default=rounds[0], key=_step)
+    return [list(row) for row in then.own] if attack.source == "own" else [mean(then.honest)] * at.f
+
+
+def _step(at: Round) -> int:
+    return at.step
+
+
+def drop(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """Nothing, or what it should, by chance."""
+    at = rounds[-1]
+    draws = (
+        torch.rand(at.f, generator=at.generator(), dtype=torch.float64).tolist() if attack.chance < 1 else [0.0] * at.f
+    )
+    return [
+        [math.nan for _ in row] if draw < attack.chance else list(row) for draw, row in zip(draws, at.own, strict=True)
+    ]
+
+
+def gaussian(attack: Any, rounds: Rounds) -> list[list[float]]:
+    """Normal numbers of mean zero, one after the other, in the rows' dtype (another stream for each)."""
+    at = rounds[-1]
+    drawn = torch.empty(at.f, len(at.honest[0]), dtype=at.dtype).normal_(0.0, attack.std, generator=at.generator())
+    return drawn.tolist()  # type: ignore[no-any-return]
+
+
+def later(at: Round, draws: Callable[[torch.Generator], object]) -> Round:
+    """The round for an inner attack, before which somebody else drew from the generator."""
+
+    class Later(Round):
+        def generator(self) -> torch.Generator:
+            generator = torch.Generator().manual_seed(self.seed)
+            draws(generator)
+            return generator
+
+    return Later(**vars(at))
+
+
+def stranger(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """The drawn attack's rows. It has seen the rounds in which it was drawn."""
+
+    def draw(generator: torch.Generator) -> int:
+        return int(torch.randint(len(attack.attacks), (1,), generator=generator))
+
+    drawn = draw(rounds[-1].generator())
+    seen = [later(at, draw) for at in rounds if draw(at.generator()) == drawn]
+    return oracle(attack.attacks[drawn], seen)
+
+
+def alternate(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Honest in the even periods, the inner attack in the odd ones."""
+    at = rounds[-1]
+    if at.step // attack.period % 2 == 0:
+        return [list(row) for row in at.own]
+    return oracle(attack.attack, [past for past in rounds if past.step // attack.period % 2 == 1])
+
+
+def rare(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Honest, but by chance the inner attack."""
+
+    def draw(generator: torch.Generator) -> bool:
+        return float(torch.rand(1, generator=generator, dtype=torch.float64)) < attack.chance
+
+    at = rounds[-1]
+    if not draw(at.generator()):
+        return [list(row) for row in at.own]
+    return oracle(attack.attack, [later(past, draw) for past in rounds if draw(past.generator())])
+
+
+def equivocate(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """The inner attack's rows for servers 0, 2, ..., and for the others 2 * mean - row."""
+    at = rounds[-1]
+    rows = oracle(attack.attack, rounds)
+    if rows is None or at.server % 2 == 0:
+        return rows
+    return [plus([2 * c for c in mean(at.honest)], -1.0, row) for row in rows]
+
+
+def constant(value: float) -> Oracle:
+    return lambda _, rounds: [[value for _ in rounds[-1].honest[0]]] * rounds[-1].f
+
+
+ATTACK_ORACLES: dict[str, Oracle] = {
+    "little": little,
+    "empire": empire,
+    "empire-strict": empire_strict,
+    "min-max": min_max,
+    "min-sum": min_sum,
+    "fang-krum": fang_krum,
+    "fang-trimmed-mean": fang_trimmed_mean,
+    "hidden": hidden,
+    "mimic": mimic,
+    "anti-cge": anti_cge,
+    "byzmean": byzmean,
+    "signguard-attack": signguard_attack,
+    "label-flip": lambda _, rounds: [list(row) for row in rounds[-1].flipped],
+    "sign-flip": lambda attack, rounds: [[-attack.scale * c for c in mean(rounds[-1].honest)]] * rounds[-1].f,
+    "gaussian": gaussian,
+    "zero": constant(0.0),
+    "nan": constant(math.nan),
+    "inf": constant(math.inf),
+    "stale": stale,
+    "drop": drop,
+    "stranger": stranger,
+    "alternate": alternate,
+    "rare": rare,
+    "equivocate": equivocate,
+}
+
+
+def oracle(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """The rows of the last round."""
+    return ATTACK_ORACLES[attack.name](attack, rounds)

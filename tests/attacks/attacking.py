@@ -1,0 +1,49 @@
+"""An attack's round as tests play it: a view with everything that any attack asks for."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+import torch
+from strategies import normal
+from torch import Tensor
+
+from gyroscope.attacks import Attack, View, parse
+from gyroscope.rules import Median, Rule
+
+
+def own_rows(honest: Tensor, f: int, step: int, flipped: bool) -> Tensor:
+    """What the Byzantine workers would send if they were honest: like the honest rows, and others in each round."""
+    noise = normal(f, honest.shape[1], seed=2 * step + flipped + 100).to(honest.dtype)
+    return honest.mean(dim=0) + noise * honest.abs().max() * 0.1
+
+
+def view_of(
+    honest: Tensor,
+    f: int,
+    *,
+    seed: int = 0,
+    declared_f: int | None = None,
+    step: int = 0,
+    memory: MutableMapping[str, Tensor] | None = None,
+    rule: Rule | None = None,
+    server: int = 0,
+) -> View:
+    """The rule is the median, told of f or as many as it can tolerate."""
+    return View(
+        rule=rule or Median(),
+        declared_f=min(f, (len(honest) + f - 1) // 2) if declared_f is None else declared_f,
+        generator=torch.Generator().manual_seed(seed),
+        step=step,
+        memory={} if memory is None else memory,
+        own=lambda flipped: own_rows(honest, f, step, flipped),
+        placement="workers",
+        server=server,
+        servers=server + 1,
+    )
+
+
+def send(attack: Attack | str, honest: Tensor, f: int, **view: object) -> Tensor:
+    """What f Byzantine workers send."""
+    made = parse(attack) if isinstance(attack, str) else attack
+    return made(honest, f, view_of(honest, f, **view))  # type: ignore[arg-type]

@@ -1,0 +1,54 @@
+"""The distributed part of `gyroscope bench`: real servers, workers and ranks, few and small."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyroscope import cli
+from gyroscope.bench import ranks, rules, served
+from gyroscope.bench.puppets import row_of
+
+
+def test_shapes_are_those_of_the_papers_models() -> None:
+    for d in (79_510, 1_310_922):
+        shapes = ranks.shapes_of(d)
+        assert len(shapes) > 1 and sum(torch.Size(shape).numel() for shape in shapes) == d
+    assert ranks.shapes_of(7) == [(7,)]
+
+
+def test_a_task_has_as_many_parameters_as_asked_for() -> None:
+    for d in (4, 79_510):
+        model = served.task_of(d).model
+        assert not isinstance(model, torch.nn.Module)
+        assert sum(parameter.numel() for parameter in model().parameters()) == d
+
+
+def test_the_bare_transfer_brings_everyones_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "WORKERS", 2)
+    with served._bare_transfer(10) as bare:
+        for _ in range(2):
+            bare.rows.zero_()
+            bare()
+            assert torch.equal(bare.rows, torch.stack([row_of(0, 10), row_of(1, 10)]))
+
+
+def test_the_command_measures_server_and_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rules, "SMALL", (51, 40))
+    monkeypatch.setattr(rules, "LARGE", (25, 40))
+    for module, name, value in ((served, "WORKERS", 3), (served, "_LEAST", 3), (ranks, "RANKS", 3)):
+        monkeypatch.setattr(module, name, value)
+    assert cli.main(["bench", "distributed", "--seconds", "0.1", "--out", str(tmp_path)]) == 0
+    assert "the server's round / the bare transfer at (3, 40)" in capsys.readouterr().out
+    with (tmp_path / "bench.csv").open() as file:
+        table = {row["what"]: row for row in csv.DictReader(file)}
+    promised = table["the server's round / the bare transfer + the rule (median)"]
+    assert float(promised["limit"]) == 1.5 and float(promised["ours_ms"]) > 0
+    for rule, _ in ranks.RULES:
+        assert float(table[f"RobustSGD, {rule} / DistributedDataParallel + SGD"]["value"]) > 0
+    assert "parameter server, 3 workers, d = 40" in (tmp_path / "profile.txt").read_text()

@@ -1,0 +1,94 @@
+"""docs/adding-a-rule.md, followed to the letter: its rule passes the suite, and is found in somebody else's package."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
+RULE, ORACLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(PYPROJECT,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+(COMMAND,) = re.findall(r"^    gyroscope (train .*)$", PAGE, re.MULTILINE)
+
+# What the page asks for, done from outside: the line in the table before the suite looks at it, and the oracle.
+PLUGIN = """
+import midrange, gyroscope.rules
+gyroscope.rules.RULES["trimmed-midrange"] = gyroscope.rules.TrimmedMidrange = midrange.TrimmedMidrange
+
+def pytest_collection_modifyitems():
+    import oracles
+    exec(open("oracle.py").read(), vars(oracles))
+    oracles.RULE_ORACLES["trimmed-midrange"] = oracles.trimmed_midrange
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """The files of the page's package."""
+    (tmp_path / "midrange.py").write_text(RULE)
+    (tmp_path / "oracle.py").write_text(ORACLE)
+    (tmp_path / "plugin.py").write_text(PLUGIN)
+    return tmp_path
+
+
+def install(package: Path) -> None:
+    """What an installation leaves beside the module: the package's name, its version and its entry points."""
+    project = tomllib.loads(PYPROJECT)["project"]
+    info = package / f"{project['name']}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+
+
+def python(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = [str(package), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True, timeout=600)
+
+
+def suite(package: Path, part: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """The suite for this rule alone."""
+    options = ("-q", "-p", "plugin", "-p", "no:cacheprovider", "-n", "0", "-k", "trimmed-midrange", *options)
+    settings = ("-c", str(ROOT / "pyproject.toml"))
+    return python(package, "-m", "pytest", str(ROOT / "tests" / "rules" / part), *settings, *options)
+
+
+def test_the_rule_of_the_page_passes_the_suite(package: Path) -> None:
+    done = suite(package, ".")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed and int(passed[1]) >= 50 and "failed" not in done.stdout
+
+
+def test_a_broken_rule_does_not_pass_the_suite(package: Path) -> None:
+    """It leaves out nobody, so that whoever sends a huge value has his way."""
+    broken = RULE.replace("ordered[f] / 2 + ordered[-1 - f] / 2", "ordered[0] / 2 + ordered[-1] / 2")
+    assert broken != RULE
+    (package / "midrange.py").write_text(broken)
+    done = suite(package, "test_rule_promises.py", "-x", "-k", "trimmed-midrange and one_bad_value")
+    assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
+
+
+def test_the_package_of_the_page_is_found_by_its_entry_point(package: Path) -> None:
+    missing = python(package, "-m", "gyroscope", *shlex.split(COMMAND), "--steps", "3", "--quiet")
+    assert missing.returncode == 2 and "trimmed-midrange" in missing.stderr
+    install(package)
+    done = python(package, "-m", "gyroscope", *shlex.split(COMMAND), "--steps", "3", "--quiet", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert 'rule = "midrange:TrimmedMidrange"' in (package / "run" / "config.toml").read_text()

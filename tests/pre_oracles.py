@@ -1,0 +1,136 @@
+"""Slow, obvious answers for pre-aggregations, composed rules and mixtures, in plain Python: see `oracles`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from oracles import DOUBT, RULE_ORACLES, Row, Rows, distance, squared_distance
+
+from gyroscope.rules import Arc, Bucketing, Clip, Context, Nnm, Preaggregation, Rule
+
+
+def nnm(rows: Rows, f: int) -> tuple[list[list[float]], list[list[int]]]:
+    """ "The average of its n-f nearest neighbours", itself included, and which ones these are.
+
+    Who is infinitely far is nobody's neighbour; who has no neighbour stays what it is.
+    """
+    n = len(rows)
+    mixed, neighbours = [], []
+    for i in range(n):
+        order = sorted(range(n), key=lambda j: (j != i, squared_distance(rows[i], rows[j]), j))
+        near = [j for j in order[: n - f] if j == i or math.isfinite(squared_distance(rows[i], rows[j]))]
+        neighbours.append(sorted(near))
+        mixed.append(
+            [sum(value / len(near) for value in column) for column in zip(*(rows[j] for j in near), strict=True)]
+        )
+    return mixed, neighbours
+
+
+def nnm_in_doubt(rows: Rows, f: int, strict: bool) -> bool:
+    """Whether rounding (or, if strict, a row number) decides who is the last of somebody's n-f nearest."""
+    n = len(rows)
+    for i in range(n):
+        lengths = sorted(squared_distance(rows[i], rows[j]) for j in range(n) if j != i)
+        last, first_left_out = [0.0, *lengths, math.inf][n - f - 1 : n - f + 1]
+        if f > 0 and first_left_out - last <= DOUBT * first_left_out < math.inf:
+            whole = last == first_left_out == round(last) < 1000
+            if strict or not whole:
+                return True
+    return False
+
+
+def bucketing(rows: Rows, s: int, order: Sequence[int]) -> list[list[float]]:
+    """ "Average s of the permuted inputs each"; NaN and infinities as arithmetic has them."""
+    shuffled = [rows[place] for place in order]
+    buckets = [shuffled[start : start + s] for start in range(0, len(rows), s)]
+    return [[sum(column) / len(column) for column in zip(*bucket, strict=True)] for bucket in buckets]
+
+
+def length(row: Row) -> float:
+    """Infinite where the row is not finite."""
+    return distance(row, [0.0] * len(row))
+
+
+def clip(rows: Rows, norm: float) -> list[list[float]]:
+    """ "x min(1, C / ||x||)"; nothing is left of a row that has no length."""
+    return [_shortened(row, norm) for row in rows]
+
+
+def arc(rows: Rows, f: int) -> list[list[float]]:
+    """ "Clip the k = floor(2 f/n (n-f)) largest to the norm of the (k+1)-th"."""
+    n = len(rows)
+    k = math.floor(2 * f * (n - f) / n)
+    limit = sorted(map(length, rows), reverse=True)[k]
+    return [_shortened(row, limit) for row in rows]
+
+
+def _shortened(row: Row, limit: float) -> list[float]:
+    size = length(row)
+    if math.isinf(size) or not math.isfinite(size * size):  # nor has one whose square no float64 holds
+        return [0.0] * len(row)
+    return list(row) if size <= limit else [value * (limit / size) for value in row]
+
+
+def _stage(stage: Preaggregation, rows: Rows, f: int, context: Context, strict: bool) -> list[list[float]] | None:
+    if isinstance(stage, Nnm):
+        return None if nnm_in_doubt(rows, f, strict) else nnm(rows, f)[0]
+    if isinstance(stage, Bucketing):
+        return bucketing(rows, stage.s, torch.randperm(len(rows), generator=context.generator("buckets")).tolist())
+    if isinstance(stage, Clip):
+        return clip(rows, stage.norm)
+    assert isinstance(stage, Arc)
+    return arc(rows, f)
+
+
+def _single(rows: Rows, doubt: float) -> bool:
+    """Whether the rows are of float32, to judge by the doubt about a row of usual size."""
+    sizes = sorted(max(map(abs, row)) for row in rows if all(map(math.isfinite, row)) and any(row))
+    return bool(sizes) and doubt > 1e-9 * sizes[(len(sizes) - 1) // 2]
+
+
+def composed(
+    rows: Rows,
+    f: int,
+    doubt: float,
+    strict: bool = False,
+    *,
+    stages: Sequence[Preaggregation],
+    rule: Rule,
+    context: Context | None = None,
+    **_: Any,
+) -> list[list[float]] | None:
+    """The rule's oracle on what the stages' oracles leave, each rounded as the rows are."""
+    context, single = context or Context(), _single(rows, doubt)
+    for place, stage in enumerate(stages):
+        left = _stage(stage, rows, f, context.within(f"{place}:{stage.name}"), strict)
+        if left is None:
+            return None
+        with np.errstate(over="ignore"):
+            rows = np.array(left, dtype=np.float32 if single else np.float64).astype(np.float64).tolist()
+    known = {"context": context.within(f"{len(stages)}:{rule.name}")} if rule.uses else {}
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)
+
+
+def mixture(
+    rows: Rows,
+    f: int,
+    doubt: float,
+    strict: bool = False,
+    *,
+    rules: Sequence[Rule],
+    order: str,
+    context: Context | None = None,
+    **_: Any,
+) -> list[list[float]] | None:
+    """The oracle of the rule whose turn it is. (The suite's step is 3.)"""
+    context = context or Context(step=3)
+    turn = context.step % len(rules)
+    if order == "random":
+        turn = int(torch.randint(len(rules), (), generator=context.generator("turn")))
+    rule = rules[turn]
+    known = {"context": context.within(f"{turn}:{rule.name}")} if rule.uses else {}
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)

@@ -1,0 +1,545 @@
+"""Pre-aggregations by their oracles, and what becomes of a rule when some stand before it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+import pre_oracles
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from strategies import BAD, Problem, matrices, normal, problems, seeds
+from torch import Tensor
+
+from gyroscope import rows as rows_module
+from gyroscope import rules
+from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, UnknownNameError
+from gyroscope.rules import (
+    PREAGGREGATIONS,
+    Aggregate,
+    Arc,
+    Average,
+    Bucketing,
+    Bulyan,
+    Chain,
+    Clip,
+    Composed,
+    Context,
+    Krum,
+    Median,
+    Memory,
+    Nnm,
+    Preaggregation,
+    Prepared,
+    Rule,
+    parse,
+)
+
+CONTEXT = Context(step=5, seed=11)
+by_stage = pytest.mark.parametrize("name", PREAGGREGATIONS)
+nan, inf = math.nan, math.inf
+
+
+def close(got: Tensor, right: list[list[float]], problem: Problem) -> None:
+    """Equal to rounding, NaN where there is NaN; an infinity may be of the mean or of its sum."""
+    expected = torch.tensor(right, dtype=torch.float64)
+    got = got.double()
+    finite = expected.isfinite() & (expected.abs() < 1e37)
+    assert got.shape == expected.shape
+    assert (got - expected)[finite].abs().le(problem.rounding).all()
+    assert torch.equal(expected.isnan() & ~got.isinf(), got.isnan())
+
+
+# ------------------------------------------------------------------------------------------------- the stages
+
+
+@given(data=st.data())
+def test_nnm_is_the_mean_of_the_n_f_nearest(data: st.DataObject) -> None:
+    problem = data.draw(problems(Median(), bad=BAD))
+    rows = problem.rows.tolist()
+    assume(not pre_oracles.nnm_in_doubt(rows, problem.f, strict=False))
+    prepared = Nnm()(problem.rows, problem.f)
+    mixed, neighbours = pre_oracles.nnm(rows, problem.f)
+    close(prepared.rows, mixed, problem)
+    assert prepared.shares is not None
+    for i, near in enumerate(neighbours):
+        expected = [1 / len(near) if j in near else 0.0 for j in range(problem.n)]
+        assert prepared.shares[i].tolist() == pytest.approx(expected)
+
+
+@given(data=st.data())
+def test_nnm_keeps_bad_rows_out_of_the_others(data: st.DataObject) -> None:
+    problem = data.draw(problems(Median(), bad=[kind for kind in BAD if kind != "copy"]))
+    prepared = Nnm()(problem.rows, problem.f)
+    assert prepared.shares is not None
+    good = [i for i in range(problem.n) if i not in problem.bad]
+    assert prepared.rows[good].isfinite().all()
+    assert prepared.rows[good].abs().max() <= problem.magnitude + problem.rounding
+    assert not prepared.shares[good][:, list(problem.bad)].any()
+
+
+def test_nnm_takes_itself_where_many_are_equal() -> None:
+    prepared = Nnm()(torch.ones(7, 2), 3)
+    assert prepared.shares is not None
+    assert (prepared.shares.diagonal() == 1 / 4).all()
+    assert prepared.shares[6].tolist() == [1 / 4, 1 / 4, 1 / 4, 0, 0, 0, 1 / 4]
+
+
+def test_nnm_takes_fewer_where_more_than_f_are_bad() -> None:
+    rows = torch.tensor([[1.0], [2.0], [nan], [inf], [6.0]])
+    assert Nnm()(rows, 1).rows.flatten()[[0, 1, 4]].tolist() == [3.0, 3.0, 3.0]
+
+
+@given(data=st.data())
+def test_bucketing_is_the_mean_of_random_buckets(data: st.DataObject) -> None:
+    problem = data.draw(problems(Median(), bad=BAD))
+    s = data.draw(st.integers(1, 5))
+    context = Context(step=data.draw(st.integers(0, 9)), seed=3)
+    order = torch.randperm(problem.n, generator=context.generator("buckets")).tolist()
+    assert sorted(order) == list(range(problem.n))
+    prepared = Bucketing(s=s)(problem.rows, problem.f, context)
+    assert len(prepared.rows) == Bucketing(s=s).rows_left(problem.n) == math.ceil(problem.n / s)
+    close(prepared.rows, pre_oracles.bucketing(problem.rows.tolist(), s, order), problem)
+    assert prepared.shares is not None
+    buckets = [order[start : start + s] for start in range(0, problem.n, s)]
+    for share, bucket in zip(prepared.shares, buckets, strict=True):
+        assert share.tolist() == pytest.approx([(i in bucket) / len(bucket) for i in range(problem.n)])
+    # At most as many buckets are bad as rows are.
+    assert sum(bool(set(bucket) & set(problem.bad)) for bucket in buckets) <= problem.f
+
+
+def test_buckets_are_dealt_anew_in_each_round_and_by_the_seed() -> None:
+    rows = normal(12, 2, seed=0)
+    dealt = [Bucketing()(rows, 1, Context(step, seed)).rows for step, seed in ((0, 0), (1, 0), (0, 1), (0, 0))]
+    assert torch.equal(dealt[0], dealt[3])
+    assert not torch.equal(dealt[0], dealt[1]) and not torch.equal(dealt[0], dealt[2])
+
+
+@given(data=st.data())
+def test_clipping_shortens_what_is_too_long_and_zeroes_what_has_no_length(data: st.DataObject) -> None:
+    problem = data.draw(problems(Median(), bad=BAD))
+    norm = data.draw(st.sampled_from([1e-3, 1.0, 5.0, 1e4]))
+    left = Clip(norm=norm)(problem.rows, problem.f).rows
+    close(left, pre_oracles.clip(problem.rows.tolist(), norm), problem)
+    assert left.isfinite().all()
+    assert (left.double().norm(dim=1) <= norm * (1 + 1e-6)).all()
+    short = problem.rows.double().norm(dim=1) <= norm
+    assert torch.equal(left[short], problem.rows[short])
+
+
+@given(data=st.data())
+def test_arc_clips_the_k_longest_to_the_next(data: st.DataObject) -> None:
+    problem = data.draw(problems(Median(), bad=BAD))
+    left = Arc()(problem.rows, problem.f).rows
+    close(left, pre_oracles.arc(problem.rows.tolist(), problem.f), problem)
+    assert left.isfinite().all()
+    longest = problem.honest.double().norm(dim=1).max()
+    assert (left.double().norm(dim=1) <= longest * (1 + 1e-6)).all()
+
+
+def test_arc_by_hand() -> None:
+    rows = torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 10.0], [2.0, 0.0], [-8.0, 6.0]])
+    assert Arc()(rows, 0).rows.equal(rows)
+    left = Arc()(rows, 1).rows  # k = floor(2/5 * 4) = 1: the first of both of length 10 has nothing to lose
+    assert left.equal(rows)
+    left = Arc()(rows, 2).rows  # k = floor(4/5 * 3) = 2: both are shortened to 5
+    torch.testing.assert_close(left, torch.tensor([[3.0, 4.0], [0.0, 1.0], [0.0, 5.0], [2.0, 0.0], [-4.0, 3.0]]))
+
+
+def test_a_row_of_3e38_keeps_its_direction() -> None:
+    rows = torch.full((3, 4), 3e38)
+    rows[1] = -rows[1]
+    torch.testing.assert_close(Clip(norm=2.0)(rows, 1).rows, torch.tensor([1.0, -1.0, 1.0]).unsqueeze(1).expand(3, 4))
+
+
+def test_clipping_makes_even_the_average_finite() -> None:
+    for value in (nan, inf, -inf, 3e38):
+        rows = normal(9, 5, seed=2, dtype=torch.float32)
+        rows[4] = value
+        for stage in (Clip(norm=1.0), Arc()):
+            rule = stage >> Average()
+            assert rule.resilient and rule.promise == "finite"
+            assert rule(rows, 1).vector.isfinite().all()
+    assert not (Nnm() >> Average()).resilient and (Nnm() >> Average()).promise == "none"
+
+
+@by_stage
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=["f16", "f32", "f64"])
+def test_a_stage_keeps_dtype_and_leaves_its_input_alone(name: str, dtype: torch.dtype) -> None:
+    rows = normal(9, 33, seed=3, dtype=dtype)
+    rows[2, 5] = nan
+    before = rows.clone()
+    left, shares, memory = PREAGGREGATIONS[name]()(rows, 2, CONTEXT)
+    assert left.dtype == dtype and not memory
+    left.fill_(7.0)
+    assert torch.equal(rows.nan_to_num(nan=7), before.nan_to_num(nan=7))
+    assert shares is not None and shares.dtype == torch.float64
+    assert shares.sum(dim=1).tolist() == pytest.approx([1.0] * len(left))
+
+
+@by_stage
+def test_a_stage_works_in_blocks_of_columns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = normal(9, 40, seed=4)
+    rows[3, 39] = nan
+    whole = PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows
+    monkeypatch.setattr("gyroscope.rows._BLOCK", 7)
+    torch.testing.assert_close(PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows, whole, equal_nan=True)
+
+
+@by_stage
+def test_a_stage_describes_itself(name: str) -> None:
+    kind = PREAGGREGATIONS[name]
+    assert kind.name == name and kind.summary and kind.paper and kind.needs
+    assert str(kind()) == name and kind() == kind()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().anything = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Bucketing(s=0), "whole number of rows of at least 1, got 0"),
+        (lambda: Bucketing(s=True), "got True"),
+        (lambda: Bucketing(s=2.0), "got 2.0"),  # type: ignore[arg-type]
+        (lambda: Clip(norm=0), "positive, finite number, got 0"),
+        (lambda: Clip(norm=nan), "got nan"),
+        (lambda: Clip(norm=inf), "got inf"),
+        (lambda: Clip(norm="1"), "got '1'"),  # type: ignore[arg-type]
+        (lambda: Composed((), Krum()), "at least one pre-aggregation"),
+    ],
+)
+def test_wrong_parameters_are_refused(make: object, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()  # type: ignore[operator]
+
+
+# --------------------------------------------------------------------------------------------- composition
+
+CHAINS = ["nnm+krum", "nnm+bulyan", "bucketing:s=3+krum:m=1", "nnm+bucketing+krum", "arc+nnm+median", "clip+bulyan"]
+by_chain = pytest.mark.parametrize("spec", CHAINS)
+
+
+@by_chain
+@given(seed=seeds)
+def test_a_composed_rule_is_the_rule_on_what_the_stages_leave(spec: str, seed: int) -> None:
+    rule = parse(spec)
+    assert isinstance(rule, Composed)
+    f = seed % 3
+    rows = normal(rule.min_workers(f) + seed % 4, 6, seed)
+    if f:
+        rows[seed % len(rows)] = (nan, inf, 3e38)[seed % 3]
+    left, shares = rows, torch.eye(len(rows), dtype=torch.float64)
+    for place, stage in enumerate(rule.stages):
+        prepared = stage(left, f, CONTEXT.within(f"{place}:{stage.name}"))
+        assert prepared.shares is not None
+        left, shares = prepared.rows, prepared.shares @ shares
+    expected = rule.rule(left, f)
+    vector, weight = rule(rows, f, CONTEXT)
+    assert torch.equal(vector, expected.vector) and vector.isfinite().all()
+    if expected.weight is None:
+        assert weight is None
+    else:
+        assert weight is not None
+        torch.testing.assert_close(weight, expected.weight @ shares)
+        assert float(weight.sum()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("spec", ["nnm+krum", "bucketing:s=3+krum:m=1", "nnm+bucketing+krum", "nnm+nnm+average"])
+def test_weights_that_come_back_to_the_workers_give_the_vector(spec: str) -> None:
+    rule = parse(spec)
+    rows = normal(rule.min_workers(2) + 1, 5, seed=8)
+    vector, weight = rule(rows, 2, CONTEXT)
+    assert weight is not None
+    torch.testing.assert_close(weight @ rows, vector)
+
+
+@pytest.mark.parametrize("spec", ["nnm+krum", "nnm+bucketing+krum", "nnm+bulyan", "arc+nnm+krum"])
+@given(data=st.data())
+def test_far_rows_leave_a_composed_rule_near_the_honest(spec: str, data: st.DataObject) -> None:
+    rule = parse(spec)
+    problem = data.draw(problems(rule, bad=BAD))
+    vector = problem.apply(rule).vector.double()
+    assert vector.isfinite().all()
+    if "arc" not in spec:  # which shortens honest rows, too
+        assert (vector >= problem.honest.double().amin(dim=0) - problem.rounding).all()
+        assert (vector <= problem.honest.double().amax(dim=0) + problem.rounding).all()
+
+
+@pytest.mark.parametrize("spec", ["nnm+trimmed-mean", "arc+krum", "arc+nnm+median"])
+@given(seed=seeds)
+def test_symmetries_that_no_stage_takes_away_stay(spec: str, seed: int) -> None:
+    rule = parse(spec)
+    rows = normal(rule.min_workers(2) + seed % 3, 4, seed)
+    vector = rule(rows, 2).vector
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))
+    assert not {"permutation", "scale"} & set(rule.lacks)
+    torch.testing.assert_close(rule(rows[order], 2).vector, vector, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(rule(rows * 8, 2).vector, vector * 8, rtol=1e-9, atol=1e-9)
+    if "translation" not in rule.lacks:
+        torch.testing.assert_close(rule(rows + 3, 2).vector, vector + 3, rtol=1e-9, atol=1e-9)
+
+
+def test_nnm_at_f_0_is_the_mean() -> None:
+    rows = normal(9, 4, seed=5)
+    torch.testing.assert_close((Nnm() >> Median())(rows, 0).vector, rows.mean(dim=0))
+
+
+def test_what_a_composed_rule_says_of_itself() -> None:
+    rule = Nnm() >> Bucketing(s=3) >> Krum(m=1)
+    assert rule.name == "nnm+bucketing+krum" and rule.resilient
+    assert rule.uses == {"randomness"} and "permutation" in rule.lacks
+    assert rule.needs == "n >= 6f + 7" and rule.min_workers(2) == 19 and rule.ratio_bound(19, 2) is None
+    assert rule.promise == "finite" and (Bucketing() >> Median()).promise == "range"
+    assert (Bucketing() >> Krum()).promise == "finite"
+    assert (Bucketing() >> Bulyan()).promise == "finite" and (Bucketing() >> Bulyan()).reach(23, 2) == 0
+    assert rule == Nnm() >> (Bucketing(s=3) >> Krum(m=1)) == (Nnm() >> Bucketing(s=3)) >> Krum(m=1)
+    assert isinstance(Nnm() >> Bucketing(), Chain) and Nnm() >> (Clip() >> Arc()) >> Krum() == parse(
+        "nnm+clip+arc+krum"
+    )
+    assert rule != Nnm() >> Bucketing(s=2) >> Krum(m=1) and len({rule, parse(str(rule))}) == 1
+
+
+def test_what_is_no_rule_cannot_be_composed() -> None:
+    with pytest.raises(TypeError):
+        Krum() >> Nnm()  # type: ignore[operator]
+    with pytest.raises(TypeError):
+        Nnm() >> "krum"  # type: ignore[operator]
+
+
+# ---------------------------------------------------------------------------------------------- columns
+
+
+def test_only_what_can_work_on_columns_says_so() -> None:
+    reads = {
+        spec: parse(spec).reads for spec in ("nnm+median", "nnm+average", "nnm+krum", "clip+median", "nnm+nnm+median")
+    }
+    assert reads == {
+        "nnm+median": "distances",
+        "nnm+average": "distances",
+        "nnm+krum": "rows",
+        "clip+median": "rows",
+        "nnm+nnm+median": "rows",
+    }
+    assert parse("bucketing+median").reads == parse("random:median/average").reads == "rows"
+
+
+@pytest.mark.parametrize("bad", [0.0, nan, inf, 3e38], ids=str)
+def test_nnm_on_parts_of_the_columns_gives_the_whole(bad: float) -> None:
+    rows = normal(11, 300, seed=5, dtype=torch.float32)
+    rows[3, 0] = bad
+    rows[7, 299] = -bad
+    parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise([0, 1, 40, 300])]
+    table = torch.stack([rows_module.squared_distances(part) for part in parts]).sum(dim=0)
+    for rule in (Nnm() >> Median(), Nnm() >> Columns() >> Median()):
+        aggregates = [rule.on_columns(part, 2, table) for part in parts]
+        whole = rule(rows, 2)
+        torch.testing.assert_close(torch.cat([one.vector for one in aggregates]), whole.vector)
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns(Preaggregation):
+    name = "columns"
+    reads = "columns"
+
+    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+        return Prepared(rows * 2, None)
+
+
+def test_a_stage_without_shares_takes_the_weights_away() -> None:
+    assert (Columns() >> Krum())(normal(7, 2, seed=0), 2).weight is None
+
+
+# ------------------------------------------------------------------------------------------- feasibility
+
+
+@pytest.mark.parametrize(
+    ("spec", "n", "f", "message"),
+    [
+        (
+            "nnm+bucketing+krum", 11, 2,
+            "nnm+bucketing+krum needs n >= 4f + 5 = 13 workers for f = 2, got n = 11: nnm+bucketing leaves 6 rows, and "
+            "krum needs n >= 2f + 3 = 7; lower f to 1 or leave out nnm+bucketing",
+        ),
+        (
+            "nnm+krum", 6, 2,
+            "nnm+krum needs n >= 2f + 3 = 7 workers for f = 2, got n = 6: krum needs n >= 2f + 3 = 7; lower f to 1",
+        ),
+        (
+            "nnm+average", 4, 2,
+            "nnm+average needs n >= 2f + 1 = 5 workers for f = 2, got n = 4: nnm needs n >= 2f + 1 = 5; lower f to 1",
+        ),
+        (
+            "bucketing+krum", 2, 0,
+            "bucketing+krum needs n >= 4f + 5 = 5 workers for f = 0, got n = 2: bucketing leaves 1 rows, and krum "
+            "needs n >= 2f + 3 = 3; use at least 5 workers",
+        ),
+    ],
+)  # fmt: skip
+def test_an_infeasible_f_is_told_with_the_stage(spec: str, n: int, f: int, message: str) -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        parse(spec).check_feasible(n, f)
+    assert str(caught.value) == message
+    with pytest.raises(InfeasibleError):
+        parse(spec)(torch.zeros(n, 2), f)
+
+
+@pytest.mark.parametrize("spec", [*CHAINS, "bucketing:s=4+median", "bucketing+bucketing+krum"])
+def test_min_workers_is_the_least_that_every_stage_can_do_with(spec: str) -> None:
+    rule = parse(spec)
+    assert isinstance(rule, Composed)
+    for f in range(6):
+        n = rule.min_workers(f)
+        rule.check_feasible(n, f)
+        rule(normal(n, 2, seed=f), f)
+        left = n - 1
+        for stage in rule.stages:
+            left = stage.rows_left(left)
+        assert left < rule.rule.min_workers(f) or n - 1 < 2 * f + 1
+        with pytest.raises(InfeasibleError):
+            rule.check_feasible(n - 1, f)
+
+
+def test_a_rules_own_parameters_are_checked_with_the_rows_that_are_left() -> None:
+    parse("bucketing+krum:m=6").check_feasible(19, 2)
+    with pytest.raises(
+        ConfigError, match=r"at most n-f-2 = 6 for n = 10 and f = 2, got m = 7 \(in bucketing\+krum:m=7, "
+    ):
+        parse("bucketing+krum:m=7").check_feasible(19, 2)
+
+
+@pytest.mark.parametrize("f", [True, 1.0, None], ids=repr)
+def test_f_is_a_whole_number(f: object) -> None:
+    with pytest.raises(ConfigError, match="whole number"):
+        parse("nnm+krum")(torch.zeros(9, 2), f)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="whole number"):
+        Nnm()(torch.zeros(9, 2), f)  # type: ignore[arg-type]
+
+
+def test_a_rule_that_follows_workers_cannot_stand_behind_a_shuffle() -> None:
+    assert parse("nnm+safeguard").knows_workers
+    with pytest.raises(ConfigError, match=r"safeguard must know which worker .* bucketing before it mixes them up"):
+        parse("bucketing+safeguard")
+    with pytest.raises(ConfigError, match="mixes them up"):
+        parse("bucketing+random:krum/safeguard")
+
+
+# -------------------------------------------------------------------------------------- memory, randomness
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting(Preaggregation):
+    """Adds the number of rounds that it remembers, and a random number."""
+
+    name = "counting"
+
+    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+        count = context.memory.get("count", torch.zeros(()))
+        noise = torch.rand((), generator=context.generator("noise"))
+        return Prepared(rows + count + noise, None, {"count": count + 1})
+
+
+@dataclasses.dataclass(frozen=True)
+class Last(rules.ContextualRule):
+    """The first row; remembers it and asserts that nobody else's memory is here."""
+
+    name = "last"
+
+    def min_workers(self, f: int) -> int:
+        return 1
+
+    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+        assert set(context.memory) <= {"count"}
+        return Aggregate(rows[0].clone(), None), {"count": rows[0].clone()}
+
+
+def test_stages_have_memories_and_randomness_of_their_own() -> None:
+    rule = Counting() >> Counting() >> Last()
+    rows, memory = torch.zeros(3, 1), {}
+    for step in range(3):
+        (vector, _), memory = rule.step(rows, 0, Context(step, 5, memory))
+        assert sorted(memory) == ["0:counting/count", "1:counting/count", "2:last/count"]
+        whole, part = divmod(float(vector), 1)
+        noise = [
+            float(torch.rand((), generator=Context(step, 5).within(f"{place}:counting").generator("noise")))
+            for place in range(2)
+        ]
+        assert noise[0] != noise[1] and whole + part == pytest.approx(2 * step + sum(noise))
+        assert float(memory["0:counting/count"]) == step + 1
+        assert float(memory["2:last/count"]) == float(vector)
+
+
+# -------------------------------------------------------------------------------------------------- specs
+
+stages = st.one_of(
+    st.just(Nnm()),
+    st.builds(Bucketing, s=st.integers(1, 9)),
+    st.builds(Clip, norm=st.floats(1e-300, 1e300)),
+    st.just(Arc()),
+)
+singles = st.sampled_from([Krum(), Krum(m=2, squared=True), Median(even="mean"), Bulyan(rescore=True), Average()])
+chains: st.SearchStrategy[Rule] = st.builds(
+    lambda before, rule: Composed(tuple(before), rule) if before else rule, st.lists(stages, max_size=3), singles
+)
+mixtures = st.builds(
+    rules.Mixture, st.lists(chains, min_size=2, max_size=3), st.sampled_from(["random", "round-robin"])
+)
+anything = st.one_of(
+    chains,
+    st.builds(lambda before, rule: Composed(tuple(before), rule) if before else rule, st.lists(stages), mixtures),
+)
+
+
+@given(rule=anything)
+def test_the_text_of_any_composition_builds_it_again(rule: Rule) -> None:
+    text = str(rule)
+    assert rules.parse(text) == rules.make(text) == rule
+    assert str(rules.parse(text)) == text
+    assert hash(rules.parse(text)) == hash(rule)
+    assert rules.parse(text.replace("+", " + ") if "e+" not in text else text) == rule
+    assert eval(repr(rule), vars(rules)) == rule
+
+
+def test_specs_by_hand() -> None:
+    assert parse("nnm+bucketing:s=2+krum") == Nnm() >> Bucketing(s=2) >> Krum()
+    assert str(parse("nnm+bucketing:s=2+krum")) == "nnm+bucketing+krum"
+    assert str(Clip(norm=1e20) >> Krum(m=1)) == "clip:norm=1e+20+krum:m=1" == str(parse("clip:norm=1e+20+krum:m=1"))
+    assert rules.make("nnm+krum", m=3) == Nnm() >> Krum(m=3)
+    here = f"{__name__}:Columns+{__name__}:Last"
+    assert parse(here) == Columns() >> Last() and str(parse(here)) == here
+    assert repr(parse("nnm+median")) == "Nnm() >> Median(even='lower')"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("nnm", "'nnm' is a pre-aggregation and needs a rule after it: write nnm[+]krum"),
+        ("krum+nnm", "'nnm' is a pre-aggregation and needs a rule after it"),
+        ("krum+median", "the rule 'krum' can only come last"),
+        ("nmm+krum", "unknown preaggregation 'nmm': did you mean 'nnm'"),
+        ("nnm+krun", "unknown rule 'krun': did you mean 'krum'"),
+        ("bucketing:t=2+krum", "unknown parameter 't' of preaggregation 'bucketing'"),
+        ("bucketing:s+krum", "name:key=value"),
+        ("nnm+", "unknown rule 'nnm[+]'"),
+        ("+krum", "unknown preaggregation ''"),
+        ("gyroscope.rules:Krum+krum", "no preaggregation"),
+    ],
+)
+def test_a_mistake_in_a_spec_says_which_part(spec: str, says: str) -> None:
+    with pytest.raises(GyroscopeError, match=says):
+        parse(spec)
+
+
+def test_an_unknown_stage_is_an_unknown_name() -> None:
+    with pytest.raises(UnknownNameError):
+        parse("nmn+krum")
+
+
+@given(data=st.data())
+def test_huge_equal_rows_are_no_trouble_to_nnm(data: st.DataObject) -> None:
+    rows = data.draw(matrices(7, dtype=torch.float64))
+    rows[1:3] = 1.7e308
+    vector = (Nnm() >> Krum())(rows, 2).vector
+    assert vector.isfinite().all() and vector.abs().max() <= rows[3:].abs().max() + rows[0].abs().max()

@@ -1,0 +1,91 @@
+"""What a rule promises when at most f rows hold anything at all: NaN, inf, 3e38, copies of others, agreed lies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import BAD, DTYPES, NON_FINITE, RESILIENT_SPECS, Problem, collusions, normal, problems
+from torch import Tensor
+
+from gyroscope.rules import RULES, Rule, parse
+
+by_name = pytest.mark.parametrize("name", RULES)
+by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
+by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])
+
+
+def assert_keeps_promise(rule: Rule, problem: Problem, vector: Tensor) -> None:
+    """The vector is where the rule promises it to be, whoever of at most f workers lied."""
+    assert vector.isfinite().all()
+    result, honest = vector.double(), problem.honest.double()
+    reach, rounding = rule.reach(problem.n, problem.f), problem.tolerance(rule)
+    if rule.promise == "range":
+        low, high = honest.amin(dim=0), honest.amax(dim=0)
+        widened = reach * (high - low) + rounding
+        assert (result >= low - widened).all() and (result <= high + widened).all()
+    elif rule.promise == "distance":
+        center = honest.mean(dim=0)
+        farthest = (honest - center).norm(dim=1).max()
+        assert (result - center).norm() <= reach * farthest + rounding * len(result) ** 0.5
+    elif rule.promise == "norm":
+        assert result.norm() <= reach * honest.norm(dim=1).max() + rounding * len(result) ** 0.5
+
+
+@by_name
+def test_who_promises_nothing_says_so(name: str) -> None:
+    kind = RULES[name]
+    assert kind.resilient == (kind.promise != "none")
+    rule = kind()
+    reaches = [rule.reach(rule.min_workers(f) + extra, f) for f in range(6) for extra in range(6)]
+    if kind.promise in ("finite", "none"):
+        assert set(reaches) == {0.0}, "a reach, but no promise that it is part of"
+    else:
+        assert all(0 <= reach < float("inf") for reach in reaches)
+        assert kind.promise == "range" or min(reaches[6:]) > 0  # with f = 0 it may be nowhere but at the mean
+
+
+@by_resilient_spec
+@given(data=st.data())
+@settings(max_examples=30)
+def test_keeps_its_promise_whatever_f_rows_hold(spec: str, data: st.DataObject) -> None:
+    rule = parse(spec)
+    problem = data.draw(problems(rule, bad=BAD))
+    assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+
+
+@by_resilient_spec
+@given(data=st.data())
+@settings(max_examples=60)
+def test_keeps_its_promise_against_f_who_collude(spec: str, data: st.DataObject) -> None:
+    rule = parse(spec)
+    problem = data.draw(collusions(rule))
+    assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+
+
+@by_resilient_spec
+@by_dtype
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 3e38, -3e38, 1e10], ids=str)
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_f_rows_of_one_bad_value_are_survived(spec: str, dtype: torch.dtype, value: float, first: bool) -> None:
+    rule = parse(spec)
+    for f in (1, 3):
+        n = rule.min_workers(f)
+        rows = normal(n, 5, seed=f, dtype=dtype)
+        suspects = [i for i in range(n) if i not in rule.trusts(n)]
+        bad = suspects[:f] if first else suspects[-f:]
+        rows[bad] = value
+        problem = Problem(rows, f, tuple(bad))
+        assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+
+
+@by_resilient_spec
+@given(data=st.data())
+def test_non_finite_rows_have_no_share(spec: str, data: st.DataObject) -> None:
+    rule = parse(spec)
+    problem = data.draw(problems(rule, bad=NON_FINITE))
+    vector, weight = problem.apply(rule)
+    assert vector.isfinite().all()
+    if weight is not None:
+        assert (weight[list(problem.bad)] == 0).all()
