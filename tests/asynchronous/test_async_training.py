@@ -70,6 +70,20 @@ def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -
     assert list(result.arrivals["staleness"]) == [0, 1] + [2] * (n * (steps - 1) - 2)
 
 
+@pytest.mark.parametrize("place", ["none", "workers", "server-each"])
+def test_with_small_steps_it_is_synchronous_training(place: str) -> None:
+    """As many gradients on the same batches: what is left is staleness, whose effect shrinks with the learning rate."""
+    apart = []
+    for lr in (0.1, 0.01):
+        result = run(momentum=place, filter="none", speeds="equal", jitter=0, lr=lr, workers=5, steps=13)
+        beside = "none" if place == "none" else "workers"
+        config = gy.Config(workers=5, batch=8, steps=12, lr=lr, mu=0.9, momentum=beside, clip=5.0, threads=1)
+        together = rows.flatten(gy.train(config, task=TASK).model.parameters())
+        start = rows.flatten(simulation.first_model(TASK, 1).parameters())
+        apart.append(float((final(result) - together).norm() / (together - start).norm()))
+    assert apart[0] < 0.3 and 5 < apart[0] / apart[1] < 20
+
+
 def test_a_long_rest_makes_every_gradient_fresh_and_a_short_one_some() -> None:
     quiet = {"momentum": "none", "filter": "none", "speeds": "equal", "jitter": 0.0, "steps": 30}
     assert set(run(idle=20.0, **quiet).arrivals["staleness"]) == {0}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from gyroscope import attacks
 from gyroscope.asynchronous import dampening, events, kardam, placement
+from gyroscope.attacks import Attack, nested
 from gyroscope.config import NO_ATTACK, Config
 from gyroscope.errors import ConfigError
 from gyroscope.tasks import Task
@@ -21,6 +22,20 @@ def _option(default: Any, group: str, help: str, metavar: str | None = None) -> 
     return dataclasses.field(default=default, metadata=metadata)
 
 
+_SEARCHED = ("factor", "sign", "gamma", "epsilon")
+"""Parameters of attacks which, with `auto`, are searched for against the rule."""
+
+
+def _check_no_search(attack: Attack) -> None:
+    for part in nested.parts(attack):
+        for name in _SEARCHED:
+            if getattr(part, name, None) == "auto":
+                raise ConfigError(
+                    f"the attack '{part}' searches for the {name} that is worst for a rule, and asynchronous "
+                    "training has none: give it a number"
+                )
+
+
 @dataclasses.dataclass(frozen=True)
 class AsyncConfig(Config):
     """Everything that determines an asynchronous run.
@@ -30,10 +45,15 @@ class AsyncConfig(Config):
     moves the model by lr / n times itself.
     """
 
-    inapplicable: ClassVar[tuple[str, ...]] = ("rule", "adapt", "measure_every", "checkpoint_every")
+    inapplicable: ClassVar[tuple[str, ...]] = (
+        "rule", "trusted", "adapt", "measure_every", "checkpoint_every",
+        "servers", "byzantine_servers", "declared_byzantine_servers", "server_attack", "server_quorum",
+        "worker_quorum", "exchange_every",
+    )  # fmt: skip
 
     steps: int | None = _option(None, _WHAT, "length of the run, in rounds of simulated time", "T")
     batch: int | None = _option(None, _WHAT, "samples per gradient", "B")
+    attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=1.5", "ATTACK")
     declared_byzantine: int | None = _option(
         None, _WHO, "f, how many the filter is told to tolerate (default: as many as there are)", "F"
     )
@@ -104,11 +124,8 @@ class AsyncConfig(Config):
         """Whether a resolved configuration can run."""
         assert self.workers is not None and self.declared_byzantine is not None and self.mu is not None
         self.check_attack()
-        if self.attack != NO_ATTACK and getattr(attacks.parse(self.attack), "factor", None) == "auto":
-            raise ConfigError(
-                f"the attack {self.attack!r} searches for the factor that is worst for a rule, and asynchronous "
-                "training has none: give it a number"
-            )
+        if self.attack != NO_ATTACK:
+            _check_no_search(attacks.parse(self.attack))
         kardam.parse(self.filter).check_feasible(self.workers, self.declared_byzantine)
         dampening.parse(self.dampening)
         placement.check(self.momentum, self.mu, self.nesterov)

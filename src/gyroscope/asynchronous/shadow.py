@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
+from gyroscope.asynchronous.adversary import Adversary, Turn
 from gyroscope.asynchronous.config import AsyncConfig
 from gyroscope.asynchronous.filters import Arrival, Filter
 from gyroscope.asynchronous.placement import Placement
-from gyroscope.asynchronous.players import Adversary
 
 
 def other_order(placement: str) -> str:
@@ -33,24 +33,23 @@ class Shadow:
         nesterov = config.nesterov and other == "workers"
         self.placement = Placement(other, parameters, config.workers, config.mu, nesterov)
         self.filter, self.adversary = filter, adversary
-        self.honest = config.workers - config.byzantine
         self.remembered = filter.begin(config.declared_byzantine)
 
-    def judge(self, arrival: Arrival, gradient: Tensor | None, turn: int, step: int) -> bool | None:
-        """Whether the other order would have accepted it; None where it had nothing to judge.
+    def honest(self, worker: int, gradient: Tensor, version: int) -> Tensor:
+        """What an honest worker would have sent."""
+        vector = self.placement.sent(worker, gradient, version)
+        if self.adversary:
+            self.adversary.overhear(worker, vector)
+        return vector
 
-        gradient: what an honest worker computed, or None for a Byzantine one, who then makes its row from what honest
-        workers would have sent.
-        """
-        worker = arrival.worker
-        if gradient is None:
-            assert self.adversary is not None
-            vector = self.adversary.send(worker - self.honest, turn, step, arrival.parameters)
-            if vector is None:
-                return None
-        else:
-            vector = self.placement.sent(worker, gradient, arrival.version)
-            if self.adversary:
-                self.adversary.overhear(worker, vector)
+    def lie(self, turn: Turn) -> Tensor | None:
+        """What a Byzantine worker would have made of what honest workers would have sent."""
+        assert self.adversary is not None
+        return self.adversary.send(turn)
+
+    def judge(self, arrival: Arrival, vector: Tensor | None) -> bool | None:
+        """Whether the other order would have accepted this in place of what arrived; None where nothing is judged."""
+        if vector is None:
+            return None
         verdict, self.remembered = self.filter.judge(dataclasses.replace(arrival, vector=vector), self.remembered)
         return verdict.accepted

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from gyroscope import attacks, record, simulation, tasks
+from gyroscope import record, rows, simulation, tasks
 from gyroscope.asynchronous import dampening, events, kardam
+from gyroscope.asynchronous.adversary import Adversary, Turn
 from gyroscope.asynchronous.config import AsyncConfig
 from gyroscope.asynchronous.filters import Arrival
 from gyroscope.asynchronous.placement import Placement
-from gyroscope.asynchronous.players import Adversary, Crew, Server
+from gyroscope.asynchronous.players import Crew, Server
 from gyroscope.asynchronous.shadow import Shadow, other_order
 from gyroscope.asynchronous.tables import AsyncRunDirectory, Row, arrival_row, metric_row, share_row
 from gyroscope.config import NO_ATTACK
@@ -30,6 +30,7 @@ from gyroscope.evaluation import evaluate
 from gyroscope.progress import Progress, Silent
 from gyroscope.schedule import Schedule
 from gyroscope.training import Result, load_task
+from gyroscope.workers import HonestWorkers
 
 if TYPE_CHECKING:
     import pandas
@@ -92,18 +93,18 @@ class AsyncRun:
     """One run in memory."""
 
     def __init__(self, config: AsyncConfig, task: tasks.Task) -> None:
-        threaded, one = simulation.simulated_workers(config, task, only=0)
+        threaded, honest = simulation.simulated_workers(config, task)
         assert isinstance(threaded, AsyncConfig)
         self.config = config = threaded
         assert config.workers and config.lr and config.steps and config.evaluate_every
         assert config.mu is not None and config.declared_byzantine is not None
         self.steps, self.evaluate_every = config.steps, config.evaluate_every
-        self.model, self.parameters = one.model, one.parameters
+        self.model, self.parameters = honest.model, honest.parameters
         self.test = Split.of(task.test).to(self.parameters.device)
-        self.honest = config.workers - config.byzantine
-        self.crew = Crew(one, self.honest)
+        self.honest = honest.count
+        self.crew = Crew(honest)
         self.placement = Placement(config.momentum, self.parameters, config.workers, config.mu, config.nesterov)
-        self.adversary = self._adversary(config.momentum)
+        self.adversary = self._adversary(honest, config.momentum)
         self.schedule = Schedule.parse(config.lr)
         chosen = kardam.parse(config.filter)
         self.server = Server(
@@ -117,7 +118,8 @@ class AsyncRun:
         )
         self.shadow: Shadow | None = None
         if config.compare_orders:
-            self.shadow = Shadow(config, chosen, self.parameters, self._adversary(other_order(config.momentum)))
+            other = self._adversary(honest, other_order(config.momentum))
+            self.shadow = Shadow(config, chosen, self.parameters, other)
         self.pace = config.pace()
         self.queue = events.plan(self.pace)
         self.busy: dict[int, _Fetched] = {}
@@ -127,20 +129,8 @@ class AsyncRun:
         self.tables: dict[str, list[Row]] = {table: [] for table in TABLES}
         self._round: list[Row] = []
 
-    def _adversary(self, place: str) -> Adversary | None:
-        config = self.config
-        if config.attack == NO_ATTACK:
-            return None
-        assert config.declared_byzantine is not None
-        return Adversary(
-            attacks.parse(config.attack),
-            config.byzantine,
-            config.declared_byzantine,
-            self.honest,
-            self.parameters,
-            config.seed,
-            place,
-        )
+    def _adversary(self, honest: HonestWorkers, place: str) -> Adversary | None:
+        return None if self.config.attack == NO_ATTACK else Adversary(self.config, honest, place)
 
     def go(self, directory: AsyncRunDirectory | None, progress: Progress, stop: Callable[[], bool]) -> AsyncResult:
         """Let everything happen until the time is over."""
@@ -150,7 +140,7 @@ class AsyncRun:
             self._evaluate(directory, progress)
             while self.step < self.steps:
                 self._one_round(directory, progress)
-                if not bool(torch.isfinite(self.parameters).all()):
+                if not bool(rows.all_finite(self.parameters)):
                     status = record.DIVERGED
                     break
                 if self.step % self.evaluate_every == 0 or self.step == self.steps:
@@ -211,12 +201,10 @@ class AsyncRun:
         """A worker's gradient reaches the server, which judges it; then the worker goes on."""
         worker, fetched = event.worker, self.busy.pop(event.worker)
         liar = worker >= self.honest
-        vector = self._lie(worker) if liar else fetched.vector
+        vector, shown = self._lies(worker, fetched) if liar else self._truth(worker, fetched)
         if vector is not None:
-            if self.adversary and not liar:
-                self.adversary.overhear(worker, vector)
             arrival = Arrival(worker, vector, fetched.parameters, fetched.version)
-            other = self.shadow.judge(arrival, fetched.gradient, self.lies, self.step) if self.shadow else None
+            other = self.shadow.judge(arrival, shown) if self.shadow else None
             outcome = self.server.receive(arrival, self.step)
             row = arrival_row(event.time, worker, liar, fetched.version, fetched.loss, outcome, other)
             self._round.append(row)
@@ -224,10 +212,28 @@ class AsyncRun:
         lasted = self.pace.duration(worker, self.computed[worker] - 1)
         self.queue.push(events.Event(event.time + self.pace.rest(worker, lasted), events.FETCH, worker))
 
-    def _lie(self, worker: int) -> Tensor | None:
+    def _truth(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
+        """(what an honest worker sends, what it would send in the other order)."""
+        assert fetched.gradient is not None and fetched.vector is not None
+        if self.adversary:
+            self.adversary.overhear(worker, fetched.vector)
+        shown = self.shadow.honest(worker, fetched.gradient, fetched.version) if self.shadow else None
+        return fetched.vector, shown
+
+    def _lies(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
+        """(what a Byzantine worker sends, what it would send in the other order); None for nothing."""
         assert self.adversary is not None
         self.lies += 1
-        return self.adversary.send(worker - self.honest, self.lies, self.step, self.parameters)
+        turn = Turn(
+            liar=worker - self.honest,
+            number=self.lies,
+            count=self.computed[worker] - 1,
+            step=self.step,
+            fetched=fetched.parameters,
+            version=fetched.version,
+            parameters=self.parameters,
+        )
+        return self.adversary.send(turn), self.shadow.lie(turn) if self.shadow else None
 
     def _write(self, directory: AsyncRunDirectory | None, table: str, row: Row) -> None:
         self.tables[table].append(row)
