@@ -43,7 +43,7 @@ def final(result: AsyncResult) -> Tensor:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_every_attack_runs_repeats_itself_and_leaves_the_model_finite(attack: str) -> None:
     """From the first lie on, when a single honest row is known; the other order beside it changes nothing."""
-    config = {"attack": attack, "byzantine": 2, "byzantine_speed": 3.0, "steps": 8}
+    config: dict[str, Any] = {"attack": attack, "byzantine": 2, "byzantine_speed": 3.0, "steps": 8}
     first, second = run(**config, compare_orders=True), run(**config)
     assert first.status == record.COMPLETE and bool(final(first).isfinite().all())
     assert first.arrivals["byzantine"].any() == (attack != "drop")
@@ -90,7 +90,13 @@ def in_one_cycle(self: Pace, worker: int) -> float:
 def test_liars_who_never_lie_are_honest_workers(place: str, shards: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Same models fetched, same batches, same momentum: the run of seven honest workers, to the bit."""
     monkeypatch.setattr(Pace, "start", in_one_cycle)
-    common = {"momentum": place, "speeds": "equal", "shards": shards, "declared_byzantine": 2, "jitter": 0.3}
+    common: dict[str, Any] = {
+        "momentum": place,
+        "speeds": "equal",
+        "shards": shards,
+        "declared_byzantine": 2,
+        "jitter": 0.3,
+    }
     pretended = run(attack="alternate:period=1000", byzantine=2, **common)
     honest = run(**common)
     assert pretended.arrivals["accepted"].equals(honest.arrivals["accepted"])
@@ -134,7 +140,7 @@ def test_own_work_leaves_no_trace_in_batch_norm() -> None:
     normed = dataclasses.replace(
         TASK, model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 2))
     )
-    common = {"filter": "none", "momentum": "workers", "byzantine": 2}
+    common: dict[str, Any] = {"filter": "none", "momentum": "workers", "byzantine": 2}
     asked = run(normed, attack="rare:attack=drop,chance=1", **common)
     silent = run(normed, attack="drop", **common)
     assert all(

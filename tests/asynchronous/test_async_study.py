@@ -33,12 +33,13 @@ def test_the_study_runs_once_and_gives_tables_and_a_figure(tmp_path: Path) -> No
     wanted = (
         "idle_0-rate_0.05-workers",
         "idle_0-rate_0.05-none",
+        "uneven-rate_0.05-workers",
         "empire-speed_10-kardam-workers",
         "dampening-inverse-server",
     )
     todo = [entry for entry in recipes.entries("digits", [1], rounds=4) if entry.name.removesuffix("-seed_1") in wanted]
     assert len(todo) == len(wanted)
-    assert [left for left, _ in recipes.run_all(todo, tmp_path)] == [3, 2, 1, 0]
+    assert [left for left, _ in recipes.run_all(todo, tmp_path)] == [4, 3, 2, 1, 0]
     assert list(recipes.run_all(todo, tmp_path)) == []
     changed = dataclasses.replace(todo[0], config=dataclasses.replace(todo[0].config, mu=0.5))
     assert not recipes.is_complete(changed, tmp_path / changed.name)
@@ -46,11 +47,20 @@ def test_the_study_runs_once_and_gives_tables_and_a_figure(tmp_path: Path) -> No
     (attacked,) = findings.where(runs, "attacks", attack="empire")
     accepted = attacked.arrivals[attacked.arrivals["accepted"]]
     assert attacked.byzantine_share == pytest.approx(100 * accepted["byzantine"].sum() / len(accepted))
-    assert f"| empire | 10 | kardam | {attacked.byzantine_share:.0f} |" in findings.attacks_table(runs)
-    (summed,) = findings.where(runs, "staleness", momentum="workers")
+    table = findings.attacks_table(runs)
+    assert f"| empire | 10 | kardam | {attacked.byzantine_share:.0f} |" in table
+    lies = attacked.arrivals.query("byzantine")
+    assert f" / {100 * lies['refused_lipschitz'].sum() / len(lies):.0f} |" in table
+    (summed,) = findings.where(runs, "staleness", momentum="workers", speeds="equal")
     (plain,) = findings.where(runs, "staleness", momentum="none")
     table = findings.staleness_table(runs)
     assert f"| 0.05 | no pause | {summed.staleness:.1f} | {100 * summed.agreement.same:.0f} |" in table
     assert f"| {summed.max_accuracy:.1f} | - | - | - | {plain.max_accuracy:.1f} |" in table
+    (uneven,) = findings.where(runs, "staleness", speeds="lognormal:sigma=0.5")
+    sent = uneven.arrivals["worker"].value_counts(sort=False).sort_index().sort_values(kind="stable")
+    fastest = [
+        uneven.arrivals.loc[uneven.arrivals["worker"] == worker, "accepted"].mean() for worker in sent.index[-3:]
+    ]
+    assert f"| {100 * sum(fastest) / 3:.0f} |" in findings.speeds_table(runs)
     assert "| inverse | 0." in findings.dampening_table(runs)
     assert all(path.stat().st_size > 0 for path in findings.figure(runs, tmp_path / "figure"))

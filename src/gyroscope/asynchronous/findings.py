@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-ORDERS = {"workers": "filter(momentum(g))", "server-each": "momentum(filter(g))"}
+JUDGED = {"workers": "sums", "server-each": "gradients"}
+"""What the filter is shown in both orders."""
+EXTREMES = 3
+"""How many of the workers are called the slowest, and the fastest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +92,16 @@ class Found:
         """In percent of what honest workers sent."""
         return 100 * float(self.arrivals.loc[~self.arrivals["byzantine"], "accepted"].mean())
 
+    def refused_as_growing(self, byzantine: bool) -> float:
+        """By the Lipschitz filter, in percent of what honest or Byzantine workers sent."""
+        sent = self.arrivals[self.arrivals["byzantine"] == byzantine]
+        return 100 * float(sent["refused_lipschitz"].mean())
+
+    def accepted_of(self, group: slice) -> float:
+        """In percent of what these workers sent, who are numbered from the one that sent least to the most."""
+        by_worker = self.arrivals.groupby("worker")["accepted"].agg(["size", "mean"]).sort_values("size", kind="stable")
+        return 100 * float(by_worker["mean"].iloc[group].mean())
+
     @cached_property
     def agreement(self) -> Agreement:
         honest = self.arrivals[~self.arrivals["byzantine"]].dropna(subset=["other_accepted"])
@@ -152,19 +166,37 @@ def at_rate(runs: Iterable[Found], rate: float, placement: str, **settings: obje
 
 def _stale_settings() -> list[tuple[str, dict[str, object]]]:
     even = [
-        (f"pause of {idle:g} computing times" if idle else "no pause", {"idle": idle, "speeds": "equal"})
+        (
+            f"pause of {idle:g} computing time{'s' * (idle != 1)}" if idle else "no pause",
+            {"idle": idle, "speeds": "equal"},
+        )
         for idle in recipes.FRESH_TO_STALE
     ]
     return [*even, ("no pause, uneven, stragglers", {"idle": 0.0, "speeds": recipes.UNEVEN["speeds"]})]
+
+
+def speeds_table(runs: Sequence[Found]) -> str:
+    """Whom the Lipschitz filter refuses where workers differ in speed: the slowest, the others, the fastest."""
+    groups = {f"slowest {EXTREMES}": slice(None, EXTREMES), "others": slice(EXTREMES, -EXTREMES),
+              f"fastest {EXTREMES}": slice(-EXTREMES, None)}  # fmt: skip
+    lines = [
+        "| momentum | the filter judges | " + " | ".join(f"accepted of the {group} (%)" for group in groups) + " |"
+    ]
+    lines.append("|---|---|" + "---:|" * len(groups))
+    for placement, judged in JUDGED.items():
+        here = where(runs, "staleness", momentum=placement, **recipes.UNEVEN)
+        if here:
+            shares = [_cell(mean(here, operator.methodcaller("accepted_of", group)), 0) for group in groups.values()]
+            lines.append(f"| `{placement}` | {judged} | " + " | ".join(shares) + " |")
+    return "\n".join(lines)
 
 
 def attacks_table(runs: Sequence[Found]) -> str:
     """Maximum accuracy by attack, speed of the liars, filter and placement."""
     lines = [
         "| attack | liars' speed | filter | liars' share (%) | honest accepted (%) | "
-        + " | ".join(f"`{placement}`" for placement in PLACEMENTS)
-        + " |",
-        "|---|---:|---|---:|---:|" + "---:|" * len(PLACEMENTS),
+        "refused by Lipschitz: honest / liars (%) | " + " | ".join(f"`{placement}`" for placement in PLACEMENTS) + " |",
+        "|---|---:|---|---:|---:|---:|" + "---:|" * len(PLACEMENTS),
     ]
     cases: list[tuple[str, float]] = [("none", 1.0)]
     cases += [(attack, speed) for attack in recipes.ATTACKS for speed in recipes.BYZANTINE_SPEEDS]
@@ -179,6 +211,8 @@ def attacks_table(runs: Sequence[Found]) -> str:
                 filter,
                 _cell(mean(here, lambda run: run.byzantine_share), 0),
                 _cell(mean(here, lambda run: run.honest_accepted), 0),
+                f"{_cell(mean(here, lambda run: run.refused_as_growing(False)), 0)} / "
+                f"{_cell(mean(here, lambda run: run.refused_as_growing(True)), 0)}",
             ]
             for placement in PLACEMENTS:
                 own = [run for run in here if run.config.momentum == placement]
@@ -212,19 +246,21 @@ def figure(runs: Sequence[Found], path: Path) -> list[Path]:
     from gyroscope.report.figures import new_figure, save
 
     drawing, grid = new_figure(2, 2, share=False)
+    grid[1][1].sharey(grid[1][0])
     agree, old = grid[0]
     agree.set(title="do both orders judge alike?", ylabel="Cohen's kappa of the verdicts", ylim=(-0.02, 1.02))
     old.set(title="how old is what is applied?", ylabel="mean age (versions)")
     first = recipes.STALE_RATES[0]
-    for placement, order in ORDERS.items():
-        label = f"{order}, judged beside it the other order"
+    for placement, judged in JUDGED.items():
+        other = "gradients" if judged == "sums" else "sums"
+        label = f"{placement}: {judged} judged, {other} beside"
         _draw(agree, runs, first, placement, lambda run: run.agreement.kappa, label)
     for placement in PLACEMENTS:
         _draw(old, runs, first, placement, lambda run: run.age, placement)
         for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
             _draw(axes, runs, rate, placement, lambda run: run.max_accuracy, placement)
     for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
-        axes.set(title=f"what is learned, learning rate {rate:g}", ylabel="maximum accuracy (%)", ylim=(50, 100))
+        axes.set(title=f"what is learned, learning rate {rate:g}", ylabel="maximum accuracy (%)")
     for axes in grid.flatten():
         axes.set_xlabel("mean staleness (versions)")
         axes.grid(alpha=0.3)
