@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -112,8 +113,8 @@ def test_the_weaker_reading_lets_two_colluders_have_2f_of_2f_plus_1() -> None:
 # -- the Lipschitz filter --------------------------------------------------------------------------------------------
 
 
-def oracle(f: int, arrivals: list[Arrival]) -> list[bool]:
-    """The filter by its definition, in plain numbers: every worker's history is kept and searched."""
+def oracle(f: int, arrivals: list[Arrival], then: Callable[[int], bool] = lambda worker: True) -> list[bool]:
+    """The filter by its definition, in plain numbers: all that was accepted of every worker is kept and searched."""
     history: dict[int, list[Arrival]] = {}
     growth: dict[int, float] = {}
     norms: dict[int, float] = {}
@@ -135,8 +136,10 @@ def oracle(f: int, arrivals: list[Arrival]) -> list[bool]:
         smaller = sum(entry <= value for entry in table.values())
         below = sum(entry < value for entry in table.values())
         # Among all but the f largest: at least one order in which it is not one of these f.
-        accepted.append(len(table) >= 2 * f + 1 and below < len(table) - f and smaller >= 1)
-        history.setdefault(arrival.worker, []).append(arrival)
+        passes = len(table) >= 2 * f + 1 and below < len(table) - f and smaller >= 1
+        accepted.append(passes and then(arrival.worker))
+        if accepted[-1]:
+            history.setdefault(arrival.worker, []).append(arrival)
     return accepted
 
 
@@ -151,7 +154,8 @@ def test_the_lipschitz_filter_is_the_definition(f: int, data: st.DataObject) -> 
             max_size=40,
         )
     )
-    version, seen, arrivals = 0, {}, []
+    version, arrivals = 0, []
+    seen: dict[int, int] = {}
     for worker, vector, ahead in sends:
         version += ahead
         seen[worker] = max(seen.get(worker, 0), version)
@@ -168,7 +172,10 @@ def test_whatever_f_liars_send_nothing_larger_than_honest_passes_and_n_minus_2f_
     h = n - f
     stream = torch.Generator().manual_seed(seed)
     filter, version = Lipschitz(), 0
-    state, growth, norms = filter.begin(f), {}, {}
+    state = filter.begin(f)
+    growth: dict[int, float] = {}
+    norms: dict[int, float] = {}
+    longest, largest = 0.0, 0.0  # of what honest workers ever sent: norm, coefficient
     for _ in range(5):
         for worker in data.draw(st.permutations(range(n))):
             version += data.draw(st.integers(0, 1))
@@ -178,8 +185,10 @@ def test_whatever_f_liars_send_nothing_larger_than_honest_passes_and_n_minus_2f_
             verdict, state = filter.judge(at(worker, vector, version), state)
             if worker < h:
                 norms[worker] = float(vector.double().norm())
+                longest = max(longest, norms[worker])
                 if verdict.coefficient is not None:
                     growth[worker] = verdict.coefficient
+                    largest = max(largest, verdict.coefficient)
             if verdict.bound is not None:
                 assert verdict.bound <= max(growth.values())
                 assert verdict.accepted == (verdict.coefficient is not None and verdict.coefficient <= verdict.bound)
@@ -187,13 +196,15 @@ def test_whatever_f_liars_send_nothing_larger_than_honest_passes_and_n_minus_2f_
                     assert sum(value <= verdict.bound for value in growth.values()) >= n - 2 * f
             elif verdict.accepted:
                 assert float(vector.double().norm()) <= max(norms.values())
+            if verdict.accepted:  # models are at (version, version, version), and go one way
+                assert float(vector.double().norm()) <= (longest + largest * version * D**0.5) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("lie", [3e38, math.nan, math.inf], ids=["huge", "nan", "inf"])
 def test_huge_lies_are_always_refused(lie: float) -> None:
     f, stream = 2, torch.Generator().manual_seed(3)
     arrivals = [
-        at(number % 7, torch.randn(D, generator=stream) if number % 7 < 5 else [lie, 0.0, -lie], number)
+        at(number % 7, torch.randn(D, generator=stream) if number % 7 < 5 else [lie, 0.0, -lie], number // 2)
         for number in range(70)
     ]
     for number, verdict in enumerate(judge_all(Lipschitz(), f, arrivals)):
@@ -242,16 +253,23 @@ def test_state_and_arrivals_are_never_changed(name: str) -> None:
 
 
 @given(st.integers(1, 2), st.integers(0, 10**6))
-def test_kardam_is_the_one_filter_then_the_other(f: int, seed: int) -> None:
+def test_kardam_is_the_one_filter_then_the_other_and_compares_with_what_both_accepted(f: int, seed: int) -> None:
     stream = torch.Generator().manual_seed(seed)
     order = torch.randint(3 * f + 1, (60,), generator=stream).tolist()
-    arrivals = [at(worker, torch.randn(D, generator=stream), number) for number, worker in enumerate(order)]
-    lipschitz = judge_all(Lipschitz(), f, arrivals)
-    passed = [arrival for arrival, verdict in zip(arrivals, lipschitz, strict=True) if verdict.accepted]
-    frequency = iter(judge_all(Frequency(), f, passed))
-    expected = [next(frequency).refused_by if verdict.accepted else "lipschitz" for verdict in lipschitz]
-    assert [verdict.refused_by for verdict in judge_all(Kardam(), f, arrivals)] == expected
-    assert {"lipschitz", "frequency", ""} >= set(expected)
+    arrivals = [at(worker, torch.randn(D, generator=stream), number // 2) for number, worker in enumerate(order)]
+    last: list[int] = []
+
+    def frequency(worker: int) -> bool:
+        if worker in last:
+            return False
+        last.append(worker)
+        del last[: -2 * f]
+        return True
+
+    verdicts = judge_all(Kardam(), f, arrivals)
+    assert [verdict.accepted for verdict in verdicts] == oracle(f, arrivals, frequency)
+    assert {"lipschitz", "frequency", ""} >= {verdict.refused_by for verdict in verdicts}
+    assert all(verdict.accepted == (verdict.refused_by == "") for verdict in verdicts)
 
 
 def test_infeasible_numbers_are_refused_with_a_remedy() -> None:

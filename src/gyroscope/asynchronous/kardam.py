@@ -27,9 +27,9 @@ class Grown:
 
     f: int
     newest: Mapping[int, Arrival] = dataclasses.field(default_factory=dict)
-    """The last finite gradient."""
+    """The last gradient that was accepted."""
     older: Mapping[int, Arrival] = dataclasses.field(default_factory=dict)
-    """The last one that was computed on another model than the newest."""
+    """The last accepted one that was computed on another model than the newest."""
     coefficients: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """The latest growth coefficient, of accepted and of refused gradients alike."""
     norms: Mapping[int, float] = dataclasses.field(default_factory=dict)
@@ -38,19 +38,23 @@ class Grown:
 
 @dataclasses.dataclass(frozen=True)
 class Lipschitz(Filter[Grown]):
-    """Refuses gradients that grew faster than most: K = |g - g'| / |theta - theta'|, between a worker's last two.
+    """Refuses gradients that grew faster than most: K = |g - g'| / |theta - theta'|, since its worker's last accepted.
 
     A gradient is accepted if its K is among the n - f smallest of the workers' latest ones, the (n-f)/n quantile. So:
     - whatever f workers send, the bound is at most the largest honest coefficient;
     - at least n - 2f of the n - f honest workers' latest coefficients are within the bound;
+    - what is accepted is bounded: it is no longer than the longest latest honest gradient, or than this worker's last
+      accepted one and the bound times the distance that the model has gone since;
     - with f = 0 every finite gradient is accepted, and a gradient that is not finite never is.
 
-    Where there is no K (a worker's first gradient, or the model has not moved since), and until 2f + 1 workers have
-    one, the gradient's norm is judged in its place, in the same way; until 2f + 1 workers have sent anything, all are
-    refused. Kardam's paper leaves this beginning open. Its released template compares with the last *applied* gradient
-    instead of the worker's own last one, against the quantile of the workers' own coefficients, and lets one pass after
-    n refusals in a row; with stochastic gradients it lives on that exception, because one update moves the model less
-    than the n updates between two gradients of a worker.
+    A refused gradient is nobody's reference: else the same huge vector, sent twice, would not have grown.
+
+    Where there is no K (nothing of this worker was accepted yet, or the model has not moved since), and until 2f + 1
+    workers have one, the gradient's norm is judged in its place, in the same way; until 2f + 1 workers have sent
+    anything, all are refused. Kardam's paper leaves this beginning open. Its released template compares with the last
+    *applied* gradient of anybody instead, against the quantile of the growth between each worker's own consecutive
+    gradients, and lets one pass after n refusals in a row; with stochastic gradients it lives on that exception,
+    because one update moves the model less than the n updates between two gradients of a worker.
 
     What it costs: two vectors of memory per worker and model, and two passes over a vector per arrival.
     """
@@ -72,14 +76,16 @@ class Lipschitz(Filter[Grown]):
             return Verdict(False, LIPSCHITZ), state
         reference = _reference(arrival, state)
         coefficient = _growth(arrival, reference) if reference else None
-        state = _remember(arrival, norm, coefficient, state)
+        state = _noted(arrival.worker, norm, coefficient, state)
         if coefficient is not None and len(state.coefficients) > 2 * state.f:
             bound = _bound(state.coefficients, state.f)
             accepted = coefficient <= bound
         else:
             bound = None
             accepted = len(state.norms) > 2 * state.f and norm <= _bound(state.norms, state.f)
-        return Verdict(accepted, "" if accepted else LIPSCHITZ, coefficient, bound), state
+        if not accepted:
+            return Verdict(False, LIPSCHITZ, coefficient, bound), state
+        return Verdict(True, "", coefficient, bound), _with_reference(arrival, state)
 
 
 def _norm(vector: Tensor) -> float:
@@ -87,7 +93,7 @@ def _norm(vector: Tensor) -> float:
 
 
 def _reference(arrival: Arrival, state: Grown) -> Arrival | None:
-    """The worker's last gradient that was computed on another model."""
+    """The worker's last accepted gradient that was computed on another model."""
     newest = state.newest.get(arrival.worker)
     if newest is not None and newest.version != arrival.version:
         return newest
@@ -101,13 +107,18 @@ def _growth(arrival: Arrival, reference: Arrival) -> float | None:
     return grown / moved if moved > 0 else None
 
 
-def _remember(arrival: Arrival, norm: float, coefficient: float | None, state: Grown) -> Grown:
+def _noted(worker: int, norm: float, coefficient: float | None, state: Grown) -> Grown:
+    coefficients = state.coefficients if coefficient is None else {**state.coefficients, worker: coefficient}
+    return dataclasses.replace(state, coefficients=coefficients, norms={**state.norms, worker: norm})
+
+
+def _with_reference(arrival: Arrival, state: Grown) -> Grown:
+    """From now on the worker's gradients are compared with this one."""
     worker, older = arrival.worker, state.older
     newest = state.newest.get(worker)
     if newest is not None and newest.version != arrival.version:
         older = {**older, worker: newest}
-    coefficients = state.coefficients if coefficient is None else {**state.coefficients, worker: coefficient}
-    return Grown(state.f, {**state.newest, worker: arrival}, older, coefficients, {**state.norms, worker: norm})
+    return dataclasses.replace(state, newest={**state.newest, worker: arrival}, older=older)
 
 
 def _bound(latest: Mapping[int, float], f: int) -> float:
@@ -170,7 +181,10 @@ class Both:
 
 @dataclasses.dataclass(frozen=True)
 class Kardam(Filter[Both]):
-    """The Lipschitz filter, then the frequency filter, which counts what both accepted.
+    """The Lipschitz filter, then the frequency filter. What counts as accepted is what both accepted, for either.
+
+    So a worker whose turn it is by the frequency filter is compared with its gradient of longest ago, from which the
+    model has moved furthest: the two filters do not wait for each other.
 
     joint: as in `Frequency`.
     """
@@ -198,6 +212,7 @@ class Kardam(Filter[Both]):
         often, accepted = Frequency(self.joint).judge(arrival, state.accepted)
         if not often.accepted:
             verdict = dataclasses.replace(verdict, accepted=False, refused_by=FREQUENCY)
+            grown = dataclasses.replace(grown, newest=state.grown.newest, older=state.grown.older)
         return verdict, Both(grown, accepted)
 
 
