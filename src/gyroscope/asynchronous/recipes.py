@@ -99,7 +99,7 @@ def _attacks(task: str, rounds: int) -> Iterator[Entry]:
             for speed in BYZANTINE_SPEEDS:
                 lied = dataclasses.replace(common, attack=attack, byzantine=F, byzantine_speed=speed)
                 yield Entry("attacks", f"{attack}-speed_{speed:g}-kardam-{placement}", lied)
-                if placement == "workers":
+                if placement == "workers" or attack == "little":
                     bare = dataclasses.replace(lied, filter="none")
                     yield Entry("attacks", f"{attack}-speed_{speed:g}-none-{placement}", bare)
 
