@@ -5,13 +5,18 @@ BIN := $(VENV)/bin
 # One thread per process: the tests run in two processes, and more threads than cores only get in each other's way.
 ENVIRONMENT := OMP_NUM_THREADS=1
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-all lint format clean
 
 demo: $(VENV)/ready
 	$(ENVIRONMENT) $(BIN)/gyroscope demo
 
 test: $(VENV)/ready lint
 	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 --dist worksteal
+
+# With Flower in the same environment. By itself, because Flower and Ray are a download of their own and most people need
+# neither; one run, because Flower's tests mostly wait for processes, and the others have the processor meanwhile.
+test-all: $(VENV)/ready-for-flower lint
+	$(ENVIRONMENT) $(BIN)/pytest -q -n 3 --dist worksteal
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check -q .
@@ -27,6 +32,10 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --disable-pip-version-check torch==2.13.0 -c constraints.txt
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	touch $@
+
+$(VENV)/ready-for-flower: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[flower]' -c constraints.txt
 	touch $@
 
 clean:

@@ -1,6 +1,7 @@
 """Bring docs/performance.md up to date: `python docs/update_performance.py bench` after `gyroscope bench`.
 
-Replaces what stands between the markers, and copies the picture and the CSV file. The words around them stay.
+Replaces what stands between the markers, and copies the picture and the CSV files. The words around them stay. After
+`gyroscope bench distributed` only that part is replaced.
 """
 
 from __future__ import annotations
@@ -19,19 +20,47 @@ DOCS = Path(__file__).parent
 def main(folder: Path) -> None:
     with (folder / "bench.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
-    markers.replace(
-        DOCS / "performance.md",
-        {
-            "promises": promises(lines),
-            "machine": machine(json.loads((folder / "machine.json").read_text(encoding="utf-8"))),
-            "profile": "```\n" + (folder / "profile.txt").read_text(encoding="utf-8") + "```",
-            "rules": rules(lines),
-        },
-    )
+    here = machine(json.loads((folder / "machine.json").read_text(encoding="utf-8")))
+    profiles = (folder / "profile.txt").read_text(encoding="utf-8").split("\n\n")
+    served = [text for text in profiles if text.startswith("parameter server")]
+    others = [text for text in profiles if text not in served]
     target = DOCS / "performance"
     target.mkdir(exist_ok=True)
-    for name in ("bench.csv", "bench.png"):
-        shutil.copy(folder / name, target / name)
+    of_processes = [line for line in lines if line["part"] == "distributed"]
+    if of_processes:
+        parts = {"distributed": distributed(of_processes), "distributed machine": here, "server": block(served)}
+        markers.replace(DOCS / "performance.md", parts)
+        with (target / "distributed.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(of_processes[0]))
+            writer.writeheader()
+            writer.writerows(of_processes)
+    if len(of_processes) < len(lines):
+        parts = {"promises": promises(lines), "machine": here, "profile": block(others), "rules": rules(lines)}
+        markers.replace(DOCS / "performance.md", parts)
+        for name in ("bench.csv", "bench.png"):
+            shutil.copy(folder / name, target / name)
+
+
+def block(texts: list[str]) -> str:
+    return "```\n" + "\n\n".join(text.strip("\n") for text in texts) + "\n```"
+
+
+def distributed(lines: list[dict[str, str]]) -> str:
+    """Each ratio at both sizes."""
+    sizes = list(dict.fromkeys(line["d"] for line in lines))
+    head = " | ".join(f"d = {int(d):,} | middle half | in ms" for d in sizes)
+    table = [f"| | what | {head} | at most |", "|---|---|" + "---:|---:|---:|" * len(sizes) + "---:|"]
+    for name in dict.fromkeys(line["what"] for line in lines):
+        found = [line for line in lines if line["what"] == name]
+        cells = [
+            f"{number(line['value'])} | {number(line['low'])} to {number(line['high'])} | "
+            f"{number(line['ours_ms'])} / {number(line['other_ms'])}"
+            for line in found
+        ]
+        limit = found[0]["limit"]
+        mark = "" if not limit else "✓" if all(line["holds"] == "True" for line in found) else "✗"
+        table.append(f"| {mark} | {name} | {' | '.join(cells)} | {number(limit) if limit else ''} |")
+    return "\n".join(table)
 
 
 def promises(lines: list[dict[str, str]]) -> str:

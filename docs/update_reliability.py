@@ -1,11 +1,13 @@
 """Bring the table in docs/reliability.md up to date: `python docs/update_reliability.py`. Takes a few minutes.
 
-Every fault is really caused, in a run of its own, by the same processes that the test suite uses.
+Every fault is really caused, in a run of its own, by the same processes that the test suite uses. Only root can do it:
+a full disk is a small file system of its own.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import signal
 import sys
@@ -18,6 +20,7 @@ import markers
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "distributed"))
 
 from clusters import DEADLINE, Cluster
+from disks import fill, small_disk
 
 import gyroscope as gy
 
@@ -102,6 +105,17 @@ def server_killed(cluster: Cluster) -> None:
     cluster.open(LATER)
 
 
+def disk_full(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    ballast = cluster.out.parent / "ballast"
+    fill(ballast)
+    cluster.open(BEGIN)
+    assert cluster.end().code == 2
+    ballast.unlink()
+    cluster.serve("--grace", 60, resume=True, deadline=30)
+    cluster.open(LATER)
+
+
 PROCESSES: dict[str, Callable[[Cluster], None]] = {
     "a worker is killed (SIGKILL)": killed,
     "a worker is killed and restarted later": killed_and_restarted,
@@ -109,17 +123,19 @@ PROCESSES: dict[str, Callable[[Cluster], None]] = {
     "a second process claims a worker's number (all workers are held until it is refused)": second_claim,
     "two workers are killed, one too many: the run stops with code 3; it is resumed, and both restarted": two_killed,
     "the server is killed (SIGKILL) and resumed": server_killed,
+    "the server's disk is full at a checkpoint: the run stops with code 2; room is made, and it is resumed": disk_full,
 }
 
 
 def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str:
     """One line of the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER)) as cluster:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        disk = stack.enter_context(small_disk(Path(folder) / "disk", "4m")) if script is disk_full else Path(folder)
+        with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER), out=disk / "run") as cluster:
             if fault in MESSAGES:
                 cluster.faults = {FAULTY: dict.fromkeys(range(BEGIN, STEPS), fault)}
             # Where nothing is slow but the gates, which hold all workers, nobody is to be late because of them.
-            patient = script in (two_killed, server_killed)
+            patient = script in (two_killed, server_killed, disk_full)
             cluster.serve("--grace", 10 if script is two_killed else 60, deadline=30 if patient else DEADLINE)
             cluster.join()
             script(cluster)

@@ -1,9 +1,10 @@
-"""Settings for the whole suite: Hypothesis without deadlines, and the same examples every time in CI."""
+"""Settings for the whole suite: Hypothesis without deadlines, the same examples every time in CI, slow tests first."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -15,3 +16,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("gyroscope")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those marked slow mostly wait for other processes: begun first, they leave the processor to the others."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -45,13 +45,13 @@ def directions(placement: Placement, gradients: list[Tensor], rule: Rule, f: int
 
 
 def straight(count: int = 8, n: int = 5) -> list[Tensor]:
-    """The same gradients at every step: past and present point the same way, and momentum lowers the ratio."""
-    return [normal(n, 3, seed=1) + 2.0] * count
+    """Much the same mean at every step: past and present point the same way, and momentum lowers the ratio."""
+    return [normal(n, 30, seed=step) * 0.1 + 2.0 for step in range(count)]
 
 
 def to_and_fro(count: int = 8, n: int = 5) -> list[Tensor]:
     """Gradients that turn about at every step: what momentum has gathered points against the next."""
-    return [(normal(n, 3, seed=step) * 0.1 + 2.0) * (-1) ** step for step in range(count)]
+    return [rows * (-1) ** step for step, rows in enumerate(straight(count, n))]
 
 
 @pytest.mark.parametrize("nesterov", [False, True], ids=["plain", "nesterov"])
@@ -107,8 +107,7 @@ def test_adaptive_is_workers_where_the_condition_holds_and_server_where_it_does_
         got = directions(kind(mu=0.9), gradients, Krum(), 1)
         expected, different = (directions(each(mu=0.9), gradients, Krum(), 1) for each in (same, other))
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
-        if same is AtServer:
-            assert not torch.equal(got[-1], different[-1])
+        assert not torch.allclose(got[-1], different[-1], rtol=1e-3), "else the test would not see the switch"
 
 
 def test_adaptive_goes_back_and_forth() -> None:
@@ -131,9 +130,10 @@ def test_adaptive_goes_back_and_forth() -> None:
 ANYTHING = st.sampled_from([math.nan, math.inf, -math.inf, 3e38, -3e38, 0.0, 1.0, -1.0, 1e3, -1e3])
 
 
-def lies(f: int) -> st.SearchStrategy[Tensor]:
+def lies(f: int, times: int = 1) -> st.SearchStrategy[Tensor]:
+    """f rows of three values each, written as many times one after the other."""
     rows = st.lists(st.lists(ANYTHING, min_size=3, max_size=3), min_size=f, max_size=f)
-    return rows.map(lambda values: torch.tensor(values).view(f, 3))
+    return rows.map(lambda values: torch.tensor(values).view(f, 3).repeat(1, times))
 
 
 @given(seed=seeds, f=st.integers(0, 4), data=st.data())
@@ -151,19 +151,17 @@ def test_what_the_switch_is_judged_by_stays_among_honest_values(seed: int, f: in
 @given(f=st.integers(1, 5), data=st.data())
 def test_f_rows_of_anything_do_not_steer_the_switch(f: int, data: st.DataObject) -> None:
     """Honest workers that clearly go straight, then clearly turn about: the server sees it, whatever others send."""
-    n = 2 * f + 3
+    n, d = 2 * f + 3, 60  # with so many coordinates all honest rows are about as far from each other
     placement, oracle = Adaptive(mu=0.9), AdaptiveOracle(mu=0.9)
-    states = [placement.init(torch.zeros(n, 3)), oracle.init(torch.zeros(n, 3))]
-    for step in range(6):
+    states = [placement.init(torch.zeros(n, d)), oracle.init(torch.zeros(n, d))]
+    for step in range(4):
         sign = 1.0 if step < 3 else -3.0
-        honest = (normal(n - f, 3, seed=step, dtype=torch.float32) * 0.01 + 1.0) * sign
-        rows = torch.cat([honest, data.draw(lies(f))])
+        honest = (normal(n - f, d, seed=step, dtype=torch.float32) * 0.01 + 1.0) * sign
+        rows = torch.cat([honest, data.draw(lies(f, d // 3))])
         states = [
             each.received(rows, state, f, n - f)[1] for each, state in zip((placement, oracle), states, strict=True)
         ]
-        judged = [bool(state["at_workers"]) for state in states]
-        if step in (0, 3):  # at the first step both are the same; at the turn the condition clearly fails
-            assert judged == [step == 0] * 2
+        assert [bool(state["at_workers"]) for state in states] == [step < 3] * 2
 
 
 @given(seed=seeds)

@@ -183,3 +183,15 @@ def test_a_module_that_cannot_be_attached_says_why() -> None:
     mixed = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1).double())
     with pytest.raises(RowsError, match="one dtype"):
         attach(mixed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_all_finite_is_what_it_says_also_where_the_sum_is_not_finite(dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    for good in ([], [0.0] * 5, [largest] * 1000, [largest, -largest, 1.0]):
+        assert bool(rows_module.all_finite(torch.tensor(good, dtype=dtype))) is True
+    for bad in (math.nan, math.inf, -math.inf):
+        values = torch.zeros(1001, dtype=dtype)
+        values[7] = bad
+        assert bool(rows_module.all_finite(values)) is False
+    assert bool(rows_module.all_finite(torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype))) is False

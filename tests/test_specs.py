@@ -374,7 +374,17 @@ def test_an_attack_inside_another_is_written_as_it_is_read(spec: str) -> None:
     assert str(attacks.parse(spec)) == spec
 
 
-def test_parentheses_may_be_left_out_where_no_comma_tells_otherwise() -> None:
-    plain = attacks.parse("alternate:attack=little:factor=2,period=3")
+def test_parentheses_may_be_left_out_around_the_last_value_without_a_comma() -> None:
+    plain = attacks.parse("alternate:period=3,attack=little:factor=2")
     assert str(plain) == "alternate:attack=(little:factor=2),period=3"
     assert str(attacks.parse("stranger:attacks=little:factor=2/nan")) == "stranger:attacks=(little:factor=2/nan)"
+
+
+@pytest.mark.parametrize("rest", ["period=3", "sign=1"])
+def test_whose_a_parameter_is_must_be_clear(rest: str) -> None:
+    """It could be the inner attack's or the outer one's."""
+    with pytest.raises(ConfigError, match="not clear whose") as caught:
+        attacks.parse(f"alternate:attack=little:factor=2,{rest}")
+    assert f"whose {rest} is" in str(caught.value)
+    assert f"'alternate:attack=(little:factor=2),{rest}'" in str(caught.value)
+    assert attacks.parse("alternate:attack=little,period=3") == attacks.Alternate(attacks.Little(), 3)

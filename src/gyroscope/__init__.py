@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 from gyroscope import attacks, errors, momentum, rules, tasks, theory
 from gyroscope.config import Config
 from gyroscope.data.splits import Split
+from gyroscope.defences import defence
 from gyroscope.errors import GyroscopeError
 from gyroscope.tasks import Task
 from gyroscope.training import Result, resume, train
@@ -27,6 +28,7 @@ __all__ = [
     "Task",
     "__version__",
     "attacks",
+    "defence",
     "errors",
     "momentum",
     "resume",

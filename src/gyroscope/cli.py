@@ -38,7 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except GyroscopeError as problem:
-        print(f"gyroscope: error: {problem}", file=sys.stderr)
+        message = options.reword(str(problem), options) if hasattr(options, "reword") else str(problem)
+        print(f"gyroscope: error: {message}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

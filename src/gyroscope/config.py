@@ -6,16 +6,17 @@ Each field carries its help text, so that the three can never disagree. What is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
 from gyroscope.data import shards
-from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.replicated import quorums
 from gyroscope.schedule import Schedule
 
@@ -23,6 +24,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+T = TypeVar("T")
 
 CUSTOM_TASK = "custom"
 NO_ATTACK = "none"
@@ -42,9 +45,29 @@ _SERVERS = "several servers, some of them Byzantine"
 _RECORD, _MACHINE = "what is recorded", "on which machine"
 
 
+def names_the_nearest(cls: type[T]) -> type[T]:
+    """Have the constructor answer an unknown keyword with the nearest name: nothing is silently dropped."""
+    fill = cls.__init__
+    known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+    @functools.wraps(fill)
+    def init(self: T, *values: Any, **named: Any) -> None:
+        for key in named:
+            if key not in known:
+                raise UnknownNameError("configuration key", key, known)
+        fill(self, *values, **named)
+
+    setattr(cls, "__init__", init)  # noqa: B010  # an assignment would have to have the same signature
+    return cls
+
+
+@names_the_nearest
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in)."""
+    """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in).
+
+    Rules, attacks and shardings are written as specs; an object given for one becomes its spec.
+    """
 
     inapplicable: ClassVar[tuple[str, ...]] = ()
     """Fields that mean nothing to this kind of run: neither options nor written."""
@@ -84,7 +107,7 @@ class Config:
     adapt: str = _option(
         "none",
         _HOW,
-        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond.md)",
+        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond/adapting.md)",
         metavar="WHAT",
     )
     clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
@@ -134,6 +157,7 @@ class Config:
     )
 
     def __post_init__(self) -> None:
+        _spell_out(self)
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
             object.__setattr__(self, "lr", repr(self.lr))
         for name in ("mu", "clip", "l2"):
@@ -159,7 +183,9 @@ class Config:
         if self.adapt not in ADAPTATIONS:
             raise UnknownNameError("adaptation", self.adapt, ADAPTATIONS)
         if self.adapt != "none" and self.nesterov:
-            raise ConfigError("what adapts to the trajectory has no look-ahead form: leave out adapt or nesterov")
+            raise ConfigError(
+                "what adapts to the trajectory has no look-ahead form: leave out adapt or leave out nesterov"
+            )
         if self.lr is not None:
             Schedule.parse(self.lr)
 
@@ -211,6 +237,12 @@ class Config:
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["experiment"]
         }
 
+    def unusual(self) -> dict[str, Any]:
+        """What a title or a directory's name should not hide, where it is not the default."""
+        defaults = {field.name: field.default for field in dataclasses.fields(self)}
+        shown = {name: getattr(self, name) for name in ("shards", "trusted", "adapt")}
+        return {name: value for name, value in shown.items() if value != defaults[name]}
+
     def check(self) -> None:
         """Whether a resolved configuration can run: feasible, consistent, all names known."""
         assert self.workers is not None
@@ -221,6 +253,11 @@ class Config:
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:
             raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
+        if self.trusted and "trusted" not in rule.uses:
+            raise ConfigError(
+                f"the rule {rule} compares with no samples of the server's own: trusted = {self.trusted} would change "
+                "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
+            )
         momentum.make(self.momentum, self.mu, self.nesterov)
         _check_servers(self)
 
@@ -235,12 +272,10 @@ class Config:
         if self.attack != NO_ATTACK:
             attack = attacks.parse(self.attack)
             if self.byzantine == 0:
-                raise ConfigError(
-                    f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more (--byzantine)"
-                )
+                raise ConfigError(f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more")
         if self.byzantine >= self.workers:
             raise ConfigError(
-                f"at least one of the {self.workers} workers must be honest, but byzantine is {self.byzantine}"
+                f"at least one of the {self.workers} workers must be honest, but byzantine = {self.byzantine}"
             )
         if self.attack != NO_ATTACK:
             attack.check_feasible(self.workers, self.byzantine)
@@ -248,10 +283,6 @@ class Config:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Config:
         """A configuration from keys and values. An unknown key is an error: nothing is silently dropped."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for key in values:
-            if key not in known:
-                raise UnknownNameError("configuration key", key, known)
         return cls(**values)
 
     @classmethod
@@ -275,6 +306,35 @@ class Config:
 
         written = {key: value for key, value in dataclasses.asdict(self).items() if key not in self.inapplicable}
         return tomli_w.dumps({key: value for key, value in written.items() if value is not None})
+
+
+_NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
+    "rule": (rules.Rule, rules.parse),
+    "attack": (attacks.Attack, attacks.parse),
+    "server_attack": (attacks.Attack, attacks.parse),
+    "shards": (shards.Sharding, shards.parse),
+}
+
+
+def _spell_out(config: Config) -> None:
+    """Objects become their specs: a configuration holds nothing that cannot be written down and read again."""
+    for name, (kind, parse) in _NAMED.items():
+        value = getattr(config, name)
+        if isinstance(value, type) and issubclass(value, kind):
+            raise ConfigError(f"{name} must be a spec or an object, got a class: write {value.__name__}()")
+        if not isinstance(value, kind):
+            continue
+        spec = str(value)
+        try:
+            same = parse(spec) == value
+        except GyroscopeError:
+            same = False
+        if not same:
+            raise ConfigError(
+                f"{name} {value!r} cannot be written down, because its spec {spec!r} does not build it again: give the "
+                "spec of a class that can be imported, such as my_module:MyClass:key=value"
+            )
+        object.__setattr__(config, name, spec)
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
@@ -305,7 +365,7 @@ def _check_servers(config: Config) -> None:
         defaults = {field.name: field.default for field in dataclasses.fields(config)}
         for name in _OF_SEVERAL:
             if getattr(config, name) != defaults[name]:
-                raise ConfigError(f"{name} is for several servers, and there is one: set servers to more (--servers)")
+                raise ConfigError(f"{name} is for several servers, and there is one: set servers to more")
         return
     assert config.workers is not None and config.declared_byzantine is not None
     f, of_servers, of_workers = config.declared_byzantine_servers, config.server_quorum, config.worker_quorum
@@ -338,4 +398,6 @@ def _check_servers(config: Config) -> None:
             + " or ".join(momentum.USUAL)
         )
     if config.adapt != "none":
-        raise ConfigError(f"adapt {config.adapt!r} has a form for one server only: leave out adapt or servers")
+        raise ConfigError(
+            f"adapt {config.adapt!r} has a form for one server only: leave out adapt or leave out servers"
+        )

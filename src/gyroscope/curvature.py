@@ -8,7 +8,8 @@ which is when the straightness s_t falls; and by its last inequality a smaller l
 where l is the gradient's Lipschitz constant. (The paper prints the last norm without its square.)
 
 The server does not know the honest mean g_t. It takes the median of each column of the rows; where rows hold momentum,
-what the median gained beyond mu times the last one. f rows of anything move it no further than honest values reach.
+what the median gained beyond mu times the last one, or beyond what all workers add, where that is the same for all and
+the server knows it (`feedback`). f rows of anything move it no further than honest values reach.
 The median is noisy, and noise lengthens what is squared: |g_t|^2 by its variance v, |g_t - g_u|^2 by twice that. So v
 is taken off, estimated as pi/2 * sigma^2 / n with a robust sigma (`momentum.adaptive`). Without that, l would be the
 noise's, and the bound never in danger. All sums are recursions: no window of the past is kept.
@@ -79,16 +80,26 @@ class Course:
             self.mu * min(1.0, 1.0 + cosine_) if "mu" in self.adapts else self.mu, rate if "lr" in self.adapts else 1.0
         )
 
-    def observe(self, state: State, rows: Tensor, parameters: Tensor, mu: float, accumulated: bool) -> State:
+    def observe(
+        self,
+        state: State,
+        rows: Tensor,
+        parameters: Tensor,
+        mu: float,
+        accumulated: bool,
+        shared: Tensor | None = None,
+    ) -> State:
         """After a round: the rows that arrived at these parameters, with this momentum factor.
 
-        accumulated: whether the rows hold momentum already.
+        accumulated: whether the rows hold momentum already. shared: that momentum, where all rows hold the same.
         """
         if self.adapts == "none":
             return {}
         middle, spread = coordinatewise.median(rows), robust_deviation(rows) ** 2
+        if shared is not None:  # the median moves along with its rows, and their spread stays what it is
+            middle, accumulated = middle - shared, False
         if not state:
-            return _begin(middle, spread, parameters)
+            return _begin(middle, spread, parameters, len(rows))
         gradient = torch.sub(middle, state["middle"], alpha=mu) if accumulated else middle
         place = parameters - state["start"]
         count, norms, places, lipschitz, norm2, spread_before = state["sums"].tolist()
@@ -119,8 +130,9 @@ class Course:
         }
 
 
-def _begin(middle: Tensor, spread: float, parameters: Tensor) -> State:
+def _begin(middle: Tensor, spread: float, parameters: Tensor, n: int) -> State:
     nothing = torch.zeros_like(parameters)
+    norm2 = max(0.0, dot(middle, middle) - _noise(spread, n))
     return {
         "start": parameters.clone(),
         "middle": middle,
@@ -128,7 +140,7 @@ def _begin(middle: Tensor, spread: float, parameters: Tensor) -> State:
         "place": nothing,
         "past": nothing,
         "been": nothing,
-        "sums": _numbers(0.0, 0.0, 0.0, math.nan, dot(middle, middle), spread),
+        "sums": _numbers(0.0, 0.0, 0.0, math.nan, norm2, spread),
         "advice": _numbers(0.0, 1.0),
     }
 

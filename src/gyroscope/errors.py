@@ -7,7 +7,10 @@ traceback, because the reader can mend it. Any other exception is a bug in Gyros
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+_NEAR, _NEAR_IF_SHORT, _SHORT = 0.6, 0.5, 3
+"""How alike a misspelt name must be to what was meant; one wrong letter of two is half of it."""
 
 
 class GyroscopeError(Exception):
@@ -23,7 +26,7 @@ class UnknownNameError(GyroscopeError, LookupError):
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
         choices = sorted(known)
-        near = difflib.get_close_matches(name, choices, n=1)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=_NEAR if len(name) > _SHORT else _NEAR_IF_SHORT)
         hint = f"did you mean {near[0]!r}? " if near else ""
         listing = ", ".join(choices) if choices else "it takes none"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
@@ -56,9 +59,19 @@ class LinkError(GyroscopeError):
     """A server that cannot be reached or does not speak this language, or a worker's number that is taken."""
 
 
+class ExchangeError(GyroscopeError, RuntimeError):
+    """Ranks that cannot exchange their rows, because one of them has ended or hangs."""
+
+
 class RoundAbandonedError(GyroscopeError):
     """A round that cannot be played now: the run stops with a checkpoint. An empty message: because it was asked to."""
 
 
 class MissingExtraError(GyroscopeError, ImportError):
     """An optional dependency is asked for but not installed."""
+
+
+def either(remedies: Sequence[str]) -> str:
+    """`a`, `a or b`, `a, b or c`."""
+    *others, last = remedies
+    return f"{', '.join(others)} or {last}" if others else last

@@ -35,6 +35,7 @@ COLUMNS = (
     "omega",
     "lambda",
     "decrease_holds",
+    "at_workers",
     "distance_from_start",
     "byzantine_share",
 )
@@ -114,6 +115,7 @@ def measure(
     row["omega"] = curvature.omega if curvature else None
     row["lambda"] = curvature.lambda_ if curvature else None
     row["decrease_holds"] = curvature.decreases if curvature else None
+    row["at_workers"] = played.at_workers
     row["distance_from_start"] = products.norm("travelled")
     row["byzantine_share"] = _byzantine_share(played.aggregate.weight, len(played.sent))
     return row, Memory(memory.start, trajectory, _kept(vectors))

@@ -1,4 +1,4 @@
-"""Text from strangers, made fit for a log or a table."""
+"""Text from strangers and from libraries, made fit for a log, a table or a message."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def shortened(thing: object, longest: int = _LONGEST) -> str:
     text = "".join(letter if letter.isprintable() else " " for letter in start)
     text = " ".join(text.split())
     return text if len(text) <= longest else text[:longest] + "..."
+
+
+def of_gloo(problem: BaseException) -> str:
+    """What gloo says, without the place in its source at the beginning and the good wishes at the end."""
+    lines = str(problem).splitlines() or [type(problem).__name__]
+    return lines[0].rpartition("] ")[2].partition(". This is typically")[0][:200]

@@ -173,8 +173,11 @@ class RunDirectory:
                 table.flush()
 
     def cut_back(self, step: int) -> None:
-        """Forget rows from the step on: they were written after the checkpoint and will be computed again."""
-        for table in self._columns():
+        """Forget rows from the step on: they were written after the checkpoint and will be computed again.
+
+        Columns that the version that began the run did not know are added, empty.
+        """
+        for table, columns in self._columns().items():
             # An evaluation at step s happens after s rounds, so the one at `step` belongs to the checkpoint.
             last = step if table == EVALUATIONS else step - 1
             lines = (self.path / table).read_text(encoding="utf-8").splitlines(keepends=True)
@@ -182,7 +185,7 @@ class RunDirectory:
                 line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last
             ]
             with disk_errors(self.path, step):
-                _replace(self.path / table, "".join(kept).encode())
+                _replace(self.path / table, "".join(_arranged(kept, columns)).encode())
 
     def rows(self, table: str) -> list[dict[str, Number]]:
         """A table read back, with the exact numbers that were written."""
@@ -252,6 +255,16 @@ def cell(value: Number) -> str:
     return repr(value)
 
 
+def _arranged(lines: list[str], columns: Sequence[str]) -> list[str]:
+    """A table's lines, header first, with these columns: nothing in those that they lack."""
+    header = lines[0].rstrip("\n").split(",") if lines else []
+    if header == list(columns):
+        return lines
+    cells = (dict(zip(header, line.rstrip("\n").split(","), strict=True)) for line in lines)
+    rows = [[row.get(column, "") for column in columns] for row in cells]
+    return [",".join(row) + "\n" for row in (list(columns), *rows[1:])]
+
+
 def _number(text: str) -> Number:
     if text == "":
         return None
@@ -295,8 +308,14 @@ def disk_errors(path: Path, when: object) -> Iterator[None]:
         else:
             cause = problem.strerror or str(problem)
         moment = f"at step {when}" if isinstance(when, int) else f"({when})"
-        remedy = "choose another place with --out"
-        with contextlib.suppress(OSError):
-            if (path / CONFIG).exists():
-                remedy = f"make room or permit writing, then continue with gyroscope train --resume {path}"
-        raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {remedy}") from problem
+        raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {_remedy(path)}") from problem
+
+
+def _remedy(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        if (path / FLOWER).exists():
+            return "make room or permit writing, then start it anew: flwr run"
+        if (path / CONFIG).exists():
+            command = "serve" if (path / EVENTS).exists() else "train"
+            return f"make room or permit writing, then continue with gyroscope {command} --resume {path}"
+    return "choose another place with --out"

@@ -90,6 +90,8 @@ class Round:
     of_sampled: Described | None
     of_sent: Described
     """The same rows, of those workers that are present, with their moments, which attack and measures share."""
+    at_workers: bool | None = None
+    """Where momentum was in this round, for a placement that switches."""
 
 
 def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
@@ -122,16 +124,18 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     if players.trusted:
         players.trusted.played(aggregate.vector)
     clock.lap("rule")
+    shared = placement.shared(table.state)
     direction, table.state = placement.after(aggregate.vector, table.state)
     accumulated = placement.accumulates_rows or not placement.knows_samples
-    table.course = players.course.observe(table.course, table.matrix, parameters, advice.mu, accumulated)
+    table.course = players.course.observe(table.course, table.matrix, parameters, advice.mu, accumulated, shared)
     clock.lap("momentum")
     lr = players.schedule.at(step) * advice.rate
     parameters.sub_(direction, alpha=lr)
     clock.lap("update")
     if not placement.knows_samples:
         return Round(step, lr, advice.mu, losses, None, sent, attack, aggregate, None, of_sent)
-    return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent)
+    switch = placement.at_workers(table.state)
+    return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent, switch)
 
 
 def _attack_rows(players: Players, placement: Placement, table: Table, honest: Described, context: Context) -> Tensor:

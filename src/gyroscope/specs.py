@@ -5,15 +5,16 @@ Rules, attacks and tasks are frozen dataclasses listed by name in an explicit ta
 
 A value may be a spec itself, and in parentheses if it has parameters: `alternate:attack=(little:factor=2),period=5`.
 Several are divided by slashes: `stranger:attacks=(little:factor=2/empire/zero)`. A shell wants parentheses in quotes;
-where a value holds no comma they may be left out.
+they may be left out around the last value if it holds no comma: `alternate:period=5,attack=little:factor=2`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from gyroscope.errors import ConfigError, UnknownNameError
@@ -42,10 +43,17 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
     if attribute.isidentifier():  # an import path, my_package.my_module:MyRule
         name, rest = f"{name}:{attribute}", parameters_of_import
     parameters: dict[str, Any] = {}
-    for item in filter(None, (part.strip() for part in split_outside(rest, ",", spec))):
+    items = [part for part in (part.strip() for part in split_outside(rest, ",", spec)) if part]
+    for place, item in enumerate(items):
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise ConfigError(f"cannot read {item!r} in {spec!r}: parameters are written name:key=value,key=value")
+        if place + 1 < len(items) and len(split_outside(value, "=")) > 1:
+            clear = [*items[:place], f"{key}=({value})", *items[place + 1 :]]
+            raise ConfigError(
+                f"in {spec!r} it is not clear whose {items[place + 1]} is: put all that belongs to {key} in "
+                f"parentheses, as in '{name}:{','.join(clear)}' (a shell wants the quotes)"
+            )
         key = key.strip().replace("-", "_")
         if key in parameters:
             raise ConfigError(f"{key} stands twice in {spec!r}")
@@ -81,6 +89,8 @@ def inner(text: str) -> list[str]:
 def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
     """Build the named entry of a table, of an installed package's entry point, or of an importable module."""
     factory = table.get(name) or _third_party(kind, table, name)
+    if isinstance(factory, type) and issubclass(factory, base):
+        check_class(kind, factory)
     known = _parameters(factory)
     for key in parameters:
         if known is not None and key not in known:
@@ -122,25 +132,50 @@ def value_text(value: object) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
+def check_class(kind: str, cls: type) -> None:
+    """An error that says what somebody's own class lacks, where Python would say only that it cannot build it."""
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        wanted = (f"{name}({', '.join(inspect.signature(getattr(cls, name)).parameters)})" for name in missing)
+        raise ConfigError(f"the {kind} {cls.__name__} is not complete: it must implement {' and '.join(wanted)}")
+    if "__dataclass_fields__" in vars(cls):
+        return
+    known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
+    facts = {name for base in cls.__mro__[1:] for name in vars(base)} - known  # of the class, such as its `name`
+    types = {name: str(annotation) for name, annotation in inspect.get_annotations(cls).items()}
+    fields = [name for name, annotation in types.items() if "ClassVar" not in annotation and name not in facts]
+    if fields:
+        raise ConfigError(
+            f"the {kind} {cls.__name__} has parameters ({', '.join(fields)}), but nobody made a dataclass of it: write "
+            "@dataclasses.dataclass(frozen=True) above the class"
+        )
+
+
 def _parameters(factory: Factory[T]) -> list[str] | None:
     if dataclasses.is_dataclass(factory):
         return [field.name for field in dataclasses.fields(factory) if field.init]
     return None
 
 
+def installed(kind: str) -> dict[str, EntryPoint]:
+    """What installed packages have listed under the entry point of this kind, by name."""
+    return {point.name: point for point in entry_points(group=f"gyroscope.{kind}s")}
+
+
 def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Factory[T]:
-    installed = {point.name: point for point in entry_points(group=f"gyroscope.{kind}s")}
-    if name in installed:
-        factory: Factory[T] = installed[name].load()
-        return factory
+    points = installed(kind)
     module_name, _, attribute = name.partition(":")
-    if not attribute:
-        raise UnknownNameError(kind, name, [*table, *installed])
+    if name not in points and not attribute:
+        raise UnknownNameError(kind, name, [*table, *points])
     try:
-        loaded: Factory[T] = getattr(importlib.import_module(module_name), attribute)
+        factory: Factory[T] = (
+            points[name].load() if name in points else getattr(importlib.import_module(module_name), attribute)
+        )
     except (ImportError, AttributeError, TypeError, ValueError) as problem:
-        raise ConfigError(
-            f"cannot import {kind} {name!r}: {problem} (import paths are written package.module:Class, parameters "
-            "name:key=value)"
-        ) from problem
-    return loaded
+        remedy = "import paths are written package.module:Class, parameters name:key=value"
+        if "frozen" in str(problem):
+            remedy = f"a {kind} is a frozen dataclass: write @dataclasses.dataclass(frozen=True) above the class"
+        elif name in points:
+            remedy = f"it is listed by an installed package as {points[name].value}"
+        raise ConfigError(f"cannot import {kind} {name!r}: {problem} ({remedy})") from problem
+    return factory

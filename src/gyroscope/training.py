@@ -421,13 +421,13 @@ class Run:
 
     def _title(self) -> str:
         attack = "no attack" if self.config.attack == "none" else f"{self.config.attack} x{self.config.byzantine}"
-        title = f"{self.config.task} {self.config.rule}, {attack}, momentum {self.config.momentum}"
-        if not self.servers:
-            return title
-        lying = (
-            f", {self.config.server_attack} x{self.config.byzantine_servers}" if self.config.byzantine_servers else ""
-        )
-        return f"{title}, {self.config.servers} servers{lying}"
+        parts = [f"{self.config.task} {self.config.rule}", attack, f"momentum {self.config.momentum}"]
+        parts += [f"{name} {value}" for name, value in self.config.unusual().items()]
+        if self.servers:
+            parts.append(f"{self.config.servers} servers")
+        if self.config.byzantine_servers:
+            parts.append(f"{self.config.server_attack} x{self.config.byzantine_servers}")
+        return ", ".join(parts)
 
 
 def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:

@@ -394,6 +394,11 @@ def equivocate(attack: Any, rounds: Rounds) -> list[list[float]] | None:
     return [plus([2 * c for c in mean(at.honest)], -1.0, row) for row in rows]
 
 
+def foresight(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """The inner attack, where the server shows the rule what it was sent: so it is here."""
+    return oracle(attack.attack, rounds)
+
+
 def constant(value: float) -> Oracle:
     return lambda _, rounds: [[value for _ in rounds[-1].honest[0]]] * rounds[-1].f
 
@@ -423,6 +428,7 @@ ATTACK_ORACLES: dict[str, Oracle] = {
     "alternate": alternate,
     "rare": rare,
     "equivocate": equivocate,
+    "foresight": foresight,
 }
 
 

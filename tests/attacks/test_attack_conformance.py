@@ -263,6 +263,7 @@ WRONG = {
     "stranger:attacks": [None, "", (), 3, "little/litle"],
     "byzmean:attack": [None, "", "litle:factor=1"],
     "equivocate:attack": [None, ""],
+    "foresight:attack": [None, "", "little/empire"],
 }
 
 

@@ -113,8 +113,10 @@ def run_worker(address: str, number: int, folder: str, gates: tuple[int, ...], f
 class Cluster:
     """One run with a server and worker processes. Use it in a `with` block: nothing outlives that."""
 
-    def __init__(self, folder: Path, *options: object, workers: int = 5, gates: Iterable[int] = ()) -> None:
-        self.folder, self.out = folder, folder / "run"
+    def __init__(
+        self, folder: Path, *options: object, workers: int = 5, gates: Iterable[int] = (), out: Path | None = None
+    ) -> None:
+        self.folder, self.out = folder, out or folder / "run"
         self.options, self.count, self.gates = options, workers, tuple(gates)
         self.workers: dict[int, Started] = {}
         self.others: list[Started] = []

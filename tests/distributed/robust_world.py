@@ -3,20 +3,23 @@
 `python robust_world.py FOLDER` forks N ranks (after torch is imported: that takes seconds), lets them meet through a
 file in the folder, and leaves what each rank found in FOLDER/RANK.pt: numbers and text only, by the scenario's name.
 Then it runs the example with four ranks, as torchrun would, and leaves what they print in FOLDER/example-RANK.txt.
+Meanwhile there are worlds in which a rank hangs or dies: FOLDER/SIGNAL-RANK.txt holds what the others are told.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +31,7 @@ from torch import Tensor, nn
 
 from gyroscope import kernels, rules
 from gyroscope.distributed import RobustSGD
-from gyroscope.errors import GyroscopeError
+from gyroscope.errors import ExchangeError, GyroscopeError
 
 N = 7
 STEPS = 4
@@ -373,6 +376,53 @@ def live_example(rank: int, folder: Path, port: int) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
+LOST, LOST_TIMEOUT = 1, 5.0
+"""The rank that hangs or dies, and how long the others wait for it."""
+
+
+def live_with_a_lost_rank(rank: int, folder: Path, word: signal.Signals) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / f"store-{word.name}"), 3)
+    patience = timedelta(seconds=LOST_TIMEOUT)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=3, timeout=patience)
+    parameters = fresh(SMALL, rank)
+    optimizer = RobustSGD(parameters, lr=0.1, rule="median", f=1)
+    told = "nothing"
+    for step in range(5):
+        if rank == LOST and step == 3:
+            os.kill(os.getpid(), word)
+        give(parameters, gradient(rank, step, 3))
+        try:
+            optimizer.step()
+        except ExchangeError as error:
+            told = f"at step {step}: {error}"
+            break
+    (folder / f"{word.name}-{rank}.txt").write_text(told)
+
+
+@contextlib.contextmanager
+def worlds_with_a_lost_rank(folder: Path) -> Iterator[None]:
+    """In the background: most of the time they only wait."""
+    context = multiprocessing.get_context("fork")
+    words = (signal.SIGSTOP, signal.SIGKILL)
+    ranks = {
+        (word, rank): context.Process(target=live_with_a_lost_rank, args=(rank, folder, word))
+        for word in words
+        for rank in range(3)
+    }
+    for process in ranks.values():
+        process.start()
+    try:
+        yield
+    finally:
+        for (_, rank), process in ranks.items():
+            if rank != LOST:  # the others end by themselves
+                process.join(PATIENCE)
+        for process in ranks.values():
+            process.kill()
+            process.join()
+
+
 def together(count: int, work: Callable[..., None], *arguments: Any) -> None:
     """One process per rank, and none of them for ever."""
     context = multiprocessing.get_context("fork")
@@ -396,11 +446,12 @@ def main(folder: Path) -> None:
     # Whatever is slow the first time is done once, before the ranks part; torch's first optimizer imports a compiler.
     kernels.warm_up()
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).state_dict()
-    together(N, live, folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    together(4, live_example, folder, port)
+    with worlds_with_a_lost_rank(folder):
+        together(N, live, folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        together(4, live_example, folder, port)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ from torch import Tensor
 
 import gyroscope as gy
 from gyroscope import momentum
+from gyroscope.distributed.link import Place, Shelf
 from gyroscope.distributed.links import LinkedWorkers
-from gyroscope.distributed.protocol import Offer
+from gyroscope.distributed.protocol import NO_STEP, Offer, link_key, reach
+from gyroscope.distributed.remote import Remote
 from gyroscope.distributed.server import Server, Terms
-from gyroscope.distributed.worker import Calculator
+from gyroscope.distributed.worker import Calculator, Worker
 from gyroscope.errors import UnknownNameError
 from gyroscope.training import Run, load_task
 from gyroscope.workers import HonestWorkers
@@ -30,12 +33,12 @@ def run_with(
 ) -> Run:
     """A run whose workers send what the simulated ones would, except those whose row is given (None: nothing comes)."""
 
-    def collect(self: LinkedWorkers, step: int, deadline: float) -> dict[int, Tensor]:
+    def collect(self: LinkedWorkers, step: int, deadline: float, into: Tensor) -> dict[int, Tensor]:
         losses, rows = HonestWorkers.sample(self.simulated, step)
         self._losses = dict(enumerate(losses.tolist()))
         sent = {number: damage.get(number, row) for number, row in enumerate(rows)}
         self._sound = {number for number, row in sent.items() if row is not None and row.isfinite().all()}
-        return {number: row for number, row in sent.items() if row is not None}
+        return {number: into[number].copy_(row) for number, row in sent.items() if row is not None}
 
     monkeypatch.setattr(LinkedWorkers, "collect", collect)
     config = config.resolve()
@@ -80,13 +83,45 @@ def test_momentum_of_worker_processes_is_theirs(monkeypatch: pytest.MonkeyPatch)
         assert set(run.state()["workers"]) == {"memories", "steps"} and run.state()["momentum"] == {}
 
 
+def test_the_last_two_momenta_are_known_and_the_one_before_an_abandoned_round_is_found() -> None:
+    remote = Remote(0)
+    assert remote.memory() == (NO_STEP, None)
+    buffers = [torch.full((3,), float(step)) for step in range(3)]
+    for step, buffer in enumerate(buffers):
+        remote.remember(step, buffer)
+    assert [remote.memory(until)[0] for until in (0, 1, 2, 7)] == [NO_STEP, 1, 2, 2]
+    assert remote.memory()[1] is buffers[2]  # no copy: it lies where it was received
+    remote.keep()
+    for buffer in buffers:
+        buffer.fill_(math.nan)  # the next answer comes there
+    for step in (1, 2):
+        assert torch.equal(remote.memory(step)[1], torch.full((3,), float(step)))
+
+
+def test_a_link_is_offered_only_once_its_process_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting may take long. A worker that claimed it before would wait in vain, and then the link for the worker."""
+
+    def start(self: Remote, place: Place, shelf: Shelf) -> None:
+        self.pipe, self.other_end = multiprocessing.Pipe()  # and no process
+
+    monkeypatch.setattr(Remote, "start", start)
+    with Server(Terms(port=0)) as server:
+        workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
+        assert isinstance(workers, LinkedWorkers)
+        workers._start(workers.links[0])
+        worker, store = Worker(server.host, server.port, 0), reach(server.host, server.port, 5)
+        assert worker._claim(store, workers.offer) is None
+        assert not worker.claimed
+        store.set(link_key(0), "a generation")  # what the process does
+        assert worker._claim(store, workers.offer) == "a generation"
+
+
 def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(Terms(port=0)) as server:
         task = launching.custom_task()
         config = gy.Config(workers=3, rule="average", momentum="none", threads=1).resolve(task)
         run = Run(config, task, server._hire(Path("nowhere")))
-        zero = torch.zeros_like(run.parameters)
-        monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline: dict.fromkeys(range(3), zero))
+        monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline, into: dict(enumerate(into.zero_())))
         workers = run.players.workers
         assert isinstance(workers, LinkedWorkers)
         workers._losses, workers._sound = dict.fromkeys(range(3), 0.0), {0, 1, 2}

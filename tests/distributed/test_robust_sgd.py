@@ -247,6 +247,17 @@ def test_torch_distributed_must_be_initialised() -> None:
         RobustSGD(fresh(((2,),), 0), lr=0.1, rule="median", f=0)
 
 
+@pytest.mark.parametrize("word", ["SIGSTOP", "SIGKILL"])
+def test_a_rank_that_hangs_or_dies_is_told_by_all_others(folder: Path, word: str) -> None:
+    """Within the process group's timeout: whoever waited for ever would have left no word."""
+    told = [folder / f"{word}-{rank}.txt" for rank in range(3)]
+    assert not told[robust_world.LOST].exists()
+    for rank in (0, 2):
+        text = told[rank].read_text()
+        assert text.startswith(f"at step 3: rank {rank} of 3 cannot exchange with the others: a rank has ended, hangs")
+        assert "start all ranks again from what they saved" in text and "timeout=..." in text
+
+
 # -- what it is for ---------------------------------------------------------------------------------------------------
 
 

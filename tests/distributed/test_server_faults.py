@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from pathlib import Path
 
 import pytest
 from clusters import Cluster, table
+from disks import CannotMountError, fill, small_disk
 
 import gyroscope as gy
 
@@ -141,3 +143,33 @@ def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Resu
         assert accuracies == fault_free.evaluations["accuracy"].tolist()
         norms = [float(row["aggregate_norm"]) for row in table(cluster.out / "metrics.csv")]
         assert norms == pytest.approx(fault_free.metrics["aggregate_norm"].tolist(), rel=1e-5)
+
+
+def test_a_disk_that_is_full_when_a_checkpoint_is_due(tmp_path: Path, fault_free: gy.Result) -> None:
+    """The run stops and says why; the workers wait; with room again it goes on, and nothing of it shows."""
+    slow = 30.0
+    with contextlib.ExitStack() as stack:
+        try:
+            disk = stack.enter_context(small_disk(tmp_path / "disk", "4m"))
+        except CannotMountError as reason:
+            pytest.skip(str(reason))
+        cluster = stack.enter_context(Cluster(tmp_path, *OPTIONS, gates=(10,), out=disk / "run"))
+        cluster.serve("--grace", 60, deadline=slow)
+        cluster.join()
+        cluster.at_gate(10)
+        before = (cluster.out / "checkpoint.pt").read_bytes()
+        fill(disk / "ballast")
+        cluster.open(10)
+        stopped = cluster.end()
+        assert stopped.code == 2 and "Traceback" not in stopped.err
+        assert "the disk is full" in stopped.err and f"gyroscope serve --resume {cluster.out}" in stopped.err
+        assert (cluster.out / "checkpoint.pt").read_bytes() == before
+        assert all(process.running for process in cluster.workers.values())
+
+        (disk / "ballast").unlink()
+        cluster.serve("--grace", 60, resume=True, deadline=slow)
+        assert cluster.end().code == 0
+        assert [process.end().code for process in cluster.workers.values()] == [0] * 5
+        assert_learned(cluster, fault_free)
+        accuracies = [float(row["accuracy"]) for row in table(cluster.out / "evaluations.csv")]
+        assert accuracies == fault_free.evaluations["accuracy"].tolist()

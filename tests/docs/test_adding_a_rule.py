@@ -92,3 +92,18 @@ def test_the_package_of_the_page_is_found_by_its_entry_point(package: Path) -> N
     done = python(package, "-m", "gyroscope", *shlex.split(COMMAND), "--steps", "3", "--quiet", "--out", "run")
     assert done.returncode == 0, done.stderr
     assert 'rule = "midrange:TrimmedMidrange"' in (package / "run" / "config.toml").read_text()
+
+
+def test_the_package_of_the_page_is_listed_with_its_name(package: Path) -> None:
+    install(package)
+    with (package / "midrange-0.1.dist-info" / "entry_points.txt").open("a") as points:
+        points.write("gone = nowhere_at_all:Gone\n[gyroscope.attacks]\nnothing = midrange:TrimmedMidrange\n")
+    done = python(package, "-m", "gyroscope", "list")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[0]: line for line in done.stdout.splitlines() if line}
+    assert "package midrange 0.1" in lines["trimmed-midrange"] and "n >= 2f + 1" in lines["trimmed-midrange"]
+    assert "cannot be loaded: ModuleNotFoundError: No module named 'nowhere_at_all'" in lines["gone"]
+    assert "package midrange 0.1" in lines["nothing"]
+    assert "package" not in lines["krum"]
+    broken = python(package, "-m", "gyroscope", "train", "--rule", "gone")
+    assert broken.returncode == 2 and "cannot import rule 'gone'" in broken.stderr

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from gyroscope.rules import RULES, parse
+from gyroscope.rules import PREAGGREGATIONS, RULES, parse
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "rules.md").read_text(encoding="utf-8")
@@ -32,3 +32,14 @@ def test_krum_by_other_names_can_be_built() -> None:
     assert len(specs) >= 6
     for spec in specs:
         assert str(parse(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    ("use", "verb"), [("memory", "remember something"), ("randomness", "draw at random"), ("trusted", "compare with")]
+)
+def test_the_page_names_whatever_depends_on_more_than_the_rows(use: str, verb: str) -> None:
+    start = PAGE.partition("Most rules know nothing but the rows. ")[2].partition(":\n\n")[0].replace("\n", " ")
+    (clause,) = (part for part in start.split("; ") if verb in part)
+    named = set(re.findall(r"`([a-z-]+)`", clause))
+    everything = {**RULES, **PREAGGREGATIONS}
+    assert named - {"random"} == {name for name, kind in everything.items() if use in kind.uses}

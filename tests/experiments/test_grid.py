@@ -62,10 +62,25 @@ def test_fewer_steps_move_the_fall_of_the_learning_rate_along() -> None:
     assert setup.config.task == "cifar10:width=0.125"
 
 
-def test_a_pattern_that_matches_nothing_is_an_error() -> None:
-    assert len(grid.only(grid.paper("mnist"), ["mnist-little-*"])) == 20
-    with pytest.raises(ConfigError, match="no setup matches mnits"):
-        grid.only(grid.paper("mnist"), ["mnits-*"])
+def test_a_pattern_that_fits_nothing_is_an_error_with_near_names() -> None:
+    setups = grid.paper("mnist", rescore=True)
+    assert len(grid.only(setups, ["mnist-little-*"])) == 24
+    with pytest.raises(
+        ConfigError, match=r"no name fits 'mnits-\*': did you mean mnist\? The first of 52 is mnist-average"
+    ):
+        grid.only(setups, ["mnits-*"])
+    with pytest.raises(ConfigError, match=r"no name fits 'medain': did you mean median\?"):
+        grid.only(setups, ["krum", "medain"])
+    with pytest.raises(ConfigError, match=r"no name fits 'krum\*': did you mean krum\?"):
+        grid.only(setups, ["krum*"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [("krum", 16), ("*krum*", 16), ("bulyan:rescore=true", 8), ("bulyan", 16), ("f_12-lr_0.5", 16), ("at_worker", 26)],
+)
+def test_a_word_is_a_part_of_the_name(pattern: str, count: int) -> None:
+    assert len(grid.only(grid.paper("mnist", rescore=True), [pattern])) == count
 
 
 def test_the_fingerprint_knows_what_changes_the_numbers() -> None:

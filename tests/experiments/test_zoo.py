@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import math
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from gyroscope import attacks, record, rules
 from gyroscope.cli import main
 from gyroscope.errors import RunDirectoryError
-from gyroscope.experiments import grid, resilience, zoo
+from gyroscope.experiments import estimate, grid, resilience, zoo
 from gyroscope.experiments.resilience import Accuracy, Map
 from gyroscope.report import zoo as words
 
@@ -97,7 +98,7 @@ def test_whoever_trusts_is_ranked_and_marked_but_does_not_win(tmp_path: Path, mo
     text = words.verdicts(maps)
     assert text.count("**`krum` with momentum at the workers loses least") == 2
     assert "known to be honest, or samples at the server, `median` with momentum at the workers loses less: 5.0" in text
-    assert "| 3 | `median` (trusts) | workers | 5.0 |" in words.best_table(maps)
+    assert "| 3 | `median` (trusts) | workers | 1 | 5.0 |" in words.best_table(maps)
 
 
 def test_settings_of_a_rule_and_forms_of_an_attack_reach_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,6 +274,47 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
+def test_the_best_table_says_what_it_is_sorted_by_and_how_many_seeds_each_has(tmp_path: Path) -> None:
+    runs = {key: dict(seeds) for key, seeds in made_up(median_is_best, seeds=(1, 2)).items()}
+    once = write(tmp_path / "once", made_up(median_is_best))
+    assert words.best_table(words.Maps(once)).startswith("Sorted by f, then by the worst case.\n\n| f |")
+    for entry in zoo.entries():
+        if (entry.defence, entry.placement) != ("median", "workers"):
+            del runs[entry.key][2]
+    table = words.best_table(words.Maps(write(tmp_path / "twice", runs)))
+    assert table.startswith("Sorted by f; then the finalists, who ran with more seeds,")
+    assert "| 3 | `median` | workers | 2 | 5.5 |" in table and "| 3 | `krum` | workers | 1 | 7.0 |" in table
+
+
+@pytest.mark.usefixtures("few")
+def test_a_part_of_the_map_is_judged_as_a_part(tmp_path: Path) -> None:
+    """One defence alone, then without what it is compared with, then with one seed of everything."""
+
+    def part(name: str, keep: Callable[[zoo.Entry, int], bool]) -> words.Maps:
+        runs = made_up(median_is_best)
+        entries = [*zoo.baselines(), *zoo.entries()]
+        kept = {e.key: {s: a for s, a in runs[e.key].items() if keep(e, s)} for e in entries}
+        return words.Maps(write(tmp_path / name, kept))
+
+    def of_median(entry: zoo.Entry, seed: int) -> bool:
+        return (entry.defence, entry.placement) == ("median", "workers") or entry.f == 0
+
+    alone = words.verdicts(part("alone", of_median))
+    assert "`median` with momentum at the workers loses least" in alone
+    assert "nothing to compare it with. (Of 8 defences and placements 1 are measured.)" in alone
+    assert "runner-up" not in alone and "that near" not in alone
+    without = part("without", lambda entry, seed: entry.f != 0)
+    assert words.verdicts(without).count("not measured: the unattacked averages to compare with are missing") == 2
+    assert not without.anything
+    one_attack = part("one attack", lambda entry, seed: entry.f == 0 or entry.attack == "zero")
+    assert words.verdicts(one_attack).count("not measured: no defence has met every attack") == 2
+    assert one_attack.anything
+    one_seed = words.verdicts(part("one seed", lambda entry, seed: seed == 1))
+    assert one_seed.count("how far drops scatter from seed to seed is not known") == 2
+    assert "0.0 points" not in one_seed and "nan" not in one_seed and "that near" not in one_seed
+
+
+@pytest.mark.usefixtures("few")
 def test_without_runs_nothing_is_claimed(tmp_path: Path) -> None:
     maps = words.Maps(tmp_path)
     assert words.verdicts(maps).count("not measured") == 2
@@ -335,10 +377,45 @@ def test_a_part_of_the_map_is_run_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_a_dry_run_lists_what_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "zoo", "--out", str(tmp_path / "out"), "--only", "krum-nan-*", "--dry-run"]) == 0
-    said = capsys.readouterr().out
-    assert "infeasible  bulyan, f = 6: Bulyan needs" in said and "krum-nan-f_6-at_worker-seed_1" in said
+def test_a_dry_run_tells_what_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["sweep", "zoo", "--out", str(tmp_path / "out"), "--only", "krum-nan-f_6-at_w", "--dry-run"]
+    assert main(command) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"the zoo: {len(zoo.defences())} defences, {len(attacks.ATTACKS)} attacks and none" in said
+    assert re.search(r"not feasible for f = 6 \(\d+\): .*\bbulyan, nnm\+bulyan,", said)
+    assert "not feasible for f = 3 and 6 (4): bucketing+krum, bucketing+bulyan, bucketing+monna," in said
+    assert "run krum-nan-f_6-at_worker-seed_1" in said
+    assert main([*command, "--list", "--quiet"]) == 0
+    assert "infeasible  bulyan, f = 6: Bulyan needs" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("few")
+def test_a_dry_run_of_many_tells_what_they_are_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    def estimated(jobs: object, processes: int, tell: Callable[[str, int, int], None]) -> estimate.Estimate:
+        tell("timing krum", 0, 7)
+        tell("timing median", 1, 7)
+        return estimate.Estimate(1.0, 1.0, "nothing")
+
+    monkeypatch.setattr(estimate, "estimate", estimated)
+    command = ["sweep", "zoo", "--out", str(tmp_path / "out"), "--dry-run"]
+    assert main(command) == 0
+    shown = capsys.readouterr()
+    assert "run   " not in shown.out and "(--list names every run)" in shown.out
+    assert "rule, 4 values: average (30), krum (20), median (20), bulyan (10)" in " ".join(shown.out.split())
+    assert "seed, 5 values: 1 (72), 2 (2), 3 (2), 4 (2), 5 (2)" in " ".join(shown.out.split())
+    assert "momentum, 2 values: server (40), workers (40)" in shown.out
+    assert "0 of 80 runs are complete, 80 are left" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= shutil.get_terminal_size().columns
+    assert shown.err == "timing 7 kinds of run ...\n"
+    assert main([*command, "--list"]) == 0
+    assert capsys.readouterr().out.count("\nrun   ") == 80
+
+
+@pytest.mark.usefixtures("few")
+def test_only_a_dry_run_lists(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "zoo", "--out", str(tmp_path / "out"), "--list"]) == 2
+    assert "add --dry-run" in capsys.readouterr().err and not (tmp_path / "out").exists()
 
 
 @pytest.mark.usefixtures("few")

@@ -127,9 +127,13 @@ def test_a_node_without_a_number_is_told_what_to_do() -> None:
         partition(here)
 
 
-def test_rules_are_all_accepted_by_name() -> None:
-    for rule in rules.RULES:
-        Settings(rule=rule, nodes=11)
+@pytest.mark.parametrize("rule", rules.RULES)
+def test_rules_are_all_accepted_by_name_but_those_that_want_samples_of_the_servers_own(rule: str) -> None:
+    if "trusted" in rules.RULES[rule].uses:
+        with pytest.raises(ConfigError, match="a Flower app has no such thing"):
+            Settings(rule=rule, nodes=11)
+    else:
+        assert str(rules.parse(Settings(rule=rule, nodes=11).rule)) == rule
 
 
 def test_importing_gyroscope_does_not_import_flower_and_a_missing_one_is_named() -> None:

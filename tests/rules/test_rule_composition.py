@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
+from collections.abc import Callable
 
 import pre_oracles
 import pytest
@@ -302,11 +304,27 @@ def test_what_a_composed_rule_says_of_itself() -> None:
     assert rule != Nnm() >> Bucketing(s=2) >> Krum(m=1) and len({rule, parse(str(rule))}) == 1
 
 
-def test_what_is_no_rule_cannot_be_composed() -> None:
-    with pytest.raises(TypeError):
-        Krum() >> Nnm()  # type: ignore[operator]
-    with pytest.raises(TypeError):
-        Nnm() >> "krum"  # type: ignore[operator]
+@pytest.mark.parametrize(
+    ("compose", "says"),
+    [
+        (lambda: Krum() >> Nnm(), r"a rule comes last, .*: write Nnm\(\) >> Krum\(m=None"),
+        (lambda: Krum() >> Nnm, r"a rule comes last, .*: write Nnm\(\) >> Krum\(m=None"),
+        (
+            lambda: Median() >> Krum(),
+            r"a rule comes last, and median is one: .*Mixture\(\[Median\(even='lower'\), Krum\(",
+        ),
+        (lambda: Nnm() >> Krum, r"Krum is a class, not yet an object: write Nnm\(\) >> Krum\(\)"),
+        (lambda: Nnm() >> Bucketing(s=3) >> Krum, r"write Nnm\(\) >> Bucketing\(s=3\) >> Krum\(\)"),
+        (lambda: Nnm >> Median(), r"Nnm is a class, not yet an object: write Nnm\(\) >> Median\("),
+        (lambda: Nnm >> Arc(), r"write Nnm\(\) >> Arc\(\) >> Krum\(\)"),
+        (lambda: Nnm() >> "krum", r"'krum' is a spec: write the whole as one, rules.parse\('nnm\+krum'\)"),
+        (lambda: "nnm" >> Krum(), "'nnm' is a spec"),
+        (lambda: Nnm() >> 3, "got 3"),
+    ],
+)
+def test_what_cannot_be_composed_is_told_what_to_write(compose: Callable[[], object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        compose()
 
 
 # ---------------------------------------------------------------------------------------------- columns
@@ -360,21 +378,34 @@ def test_a_stage_without_shares_takes_the_weights_away() -> None:
     [
         (
             "nnm+bucketing+krum", 11, 2,
-            "nnm+bucketing+krum needs n >= 4f + 5 = 13 workers for f = 2, got n = 11: nnm+bucketing leaves 6 rows, and "
-            "krum needs n >= 2f + 3 = 7; lower f to 1 or leave out nnm+bucketing",
+            "nnm+bucketing+krum needs n >= 4f + 5 = 13 workers for f = 2, got n = 11, because bucketing leaves 6 rows "
+            "and krum needs 7 (n >= 2f + 3): lower f to 1, use at least 13 workers or leave out bucketing",
+        ),
+        (
+            "bucketing:s=5+krum", 23, 2,
+            "bucketing:s=5+krum needs n >= 10f + 11 = 31 workers for f = 2, got n = 23, because bucketing:s=5 leaves 5 "
+            "rows and krum needs 7 (n >= 2f + 3): lower f to 1, use at least 31 workers, use bucketing:s=3 or leave "
+            "out bucketing:s=5",
         ),
         (
             "nnm+krum", 6, 2,
-            "nnm+krum needs n >= 2f + 3 = 7 workers for f = 2, got n = 6: krum needs n >= 2f + 3 = 7; lower f to 1",
+            "nnm+krum needs n >= 2f + 3 = 7 workers for f = 2, got n = 6, because of krum: lower f to 1, use at least "
+            "7 workers or use nnm+median",
+        ),
+        (  # nnm alone would be content with 13
+            "nnm+bulyan", 11, 6,
+            "nnm+bulyan needs n >= 4f + 3 = 27 workers for f = 6, got n = 11, because of bulyan: lower f to 2 or use "
+            "at least 27 workers",
         ),
         (
             "nnm+average", 4, 2,
-            "nnm+average needs n >= 2f + 1 = 5 workers for f = 2, got n = 4: nnm needs n >= 2f + 1 = 5; lower f to 1",
+            "nnm+average needs n >= 2f + 1 = 5 workers for f = 2, got n = 4, because of nnm: lower f to 1 or use at "
+            "least 5 workers",
         ),
         (
             "bucketing+krum", 2, 0,
-            "bucketing+krum needs n >= 4f + 5 = 5 workers for f = 0, got n = 2: bucketing leaves 1 rows, and krum "
-            "needs n >= 2f + 3 = 3; use at least 5 workers",
+            "bucketing+krum needs n >= 4f + 5 = 5 workers for f = 0, got n = 2, because bucketing leaves 1 row and "
+            "krum needs 3 (n >= 2f + 3): use at least 5 workers",
         ),
     ],
 )  # fmt: skip
@@ -384,6 +415,29 @@ def test_an_infeasible_f_is_told_with_the_stage(spec: str, n: int, f: int, messa
     assert str(caught.value) == message
     with pytest.raises(InfeasibleError):
         parse(spec)(torch.zeros(n, 2), f)
+
+
+@pytest.mark.parametrize("spec", [*CHAINS, "bucketing:s=5+krum", "nnm+bucketing:s=4+bulyan", "bucketing+nnm+median"])
+def test_every_remedy_for_a_composed_rule_works(spec: str) -> None:
+    rule = parse(spec)
+    assert isinstance(rule, Composed)
+    for f in (0, 1, 2, 6):
+        for n in range(1, rule.min_workers(f)):
+            with pytest.raises(InfeasibleError) as caught:
+                rule.check_feasible(n, f)
+            for remedy in re.split(", | or ", str(caught.value).rpartition(": ")[2]):
+                if match := re.fullmatch(r"lower f to (\d+)", remedy):
+                    rule.check_feasible(n, int(match[1]))
+                elif match := re.fullmatch(r"use at least (\d+) workers", remedy):
+                    assert int(match[1]) == rule.min_workers(f)
+                elif match := re.fullmatch(r"leave out (\S+)", remedy):
+                    parse(spec.replace(f"{match[1]}+", "")).check_feasible(n, f)
+                elif match := re.fullmatch(r"use (bucketing:s=\d)", remedy):
+                    milder = re.sub(r"bucketing(:s=\d)?", match[1], spec)
+                    assert milder != spec
+                    parse(milder).check_feasible(n, f)
+                else:
+                    parse(remedy.removeprefix("use ")).check_feasible(n, f)
 
 
 @pytest.mark.parametrize("spec", [*CHAINS, "bucketing:s=4+median", "bucketing+bucketing+krum"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import oracles
@@ -14,7 +15,7 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope.errors import ConfigError
-from gyroscope.rules import GeometricMedian
+from gyroscope.rules import GeometricMedian, weiszfeld
 from gyroscope.rules.weiszfeld import excess_at, geometric_median
 
 KINDS = ("normal", "line", "ties", "near copies", "far", "very far", "two clusters", "scales", "nearly a line")
@@ -112,3 +113,23 @@ def test_more_than_f_rows_that_are_not_finite_give_nan() -> None:
 def test_the_tolerance_is_a_small_positive_number(tolerance: object) -> None:
     with pytest.raises(ConfigError, match=r"tolerance must be between 0 and 0\.1"):
         GeometricMedian(tolerance=tolerance)  # type: ignore[arg-type]
+
+
+def test_where_the_tolerance_is_not_reached_a_warning_says_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = normal(9, 4, seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        certified = GeometricMedian()(rows, 2).vector
+    monkeypatch.setattr(weiszfeld, "_STEPS", 0)
+    with pytest.warns(UserWarning, match=r"reached only to \d\.\de-0\d instead of the tolerance 1e-06"):
+        nearest = GeometricMedian()(rows, 2).vector
+    assert nearest.isfinite().all() and not torch.equal(nearest, certified)
+
+
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-9, 1e-13], ids=repr)
+def test_no_warning_where_it_is_reached(tolerance: float) -> None:
+    """Also where the tolerance is smaller than what one stops at otherwise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        vector, _ = GeometricMedian(tolerance=tolerance)(normal(9, 4, seed=3), 2)
+    assert excess_at(normal(9, 4, seed=3).numpy(), vector.numpy(), 0.0) <= max(tolerance, 1e-12)

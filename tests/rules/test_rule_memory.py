@@ -222,7 +222,7 @@ def test_fltrust_with_nobody_to_trust_is_the_trusted_gradient() -> None:
 @pytest.mark.parametrize("rule", [Zeno(), FLTrust(), parse("nnm+zeno"), parse("round-robin:fltrust/krum")], ids=str)
 def test_without_a_trusted_gradient_the_error_names_the_remedy(rule: Rule) -> None:
     rows = normal(7, 3, seed=0)
-    with pytest.raises(ConfigError, match="--trusted 100"):
+    with pytest.raises(ConfigError, match="trusted = 100"):
         rule(rows, 1)
     with pytest.raises(ConfigError, match="must have the rows' d = 3 values"):
         rule(rows, 1, Context(trusted=torch.ones(4)))

@@ -73,7 +73,8 @@ def test_an_infeasible_f_is_told_with_the_rule() -> None:
     with pytest.raises(InfeasibleError) as caught:
         Mixture([Krum(), Bulyan()])(ROWS[:10], 2)
     assert str(caught.value) == (
-        "Bulyan needs n >= 4f + 3 = 11 workers for f = 2, got n = 10: lower f to 1 or use krum (in random:krum/bulyan)"
+        "Bulyan needs n >= 4f + 3 = 11 workers for f = 2, got n = 10: lower f to 1, use at least 11 workers or use "
+        "krum (in random:krum/bulyan)"
     )
     with pytest.raises(ConfigError, match=r"at most n-f-2 = 7 .*\(in round-robin:krum:m=8/median\)"):
         Mixture([Krum(m=8), Median()], "round-robin")(ROWS, 2)

@@ -83,12 +83,13 @@ def test_the_bound_is_feasible_and_one_less_is_not(spec: str, f: int) -> None:
     n = rule.min_workers(f)
     assert Problem(normal(n, 3, seed=f), f).apply(rule).vector.shape == (3,)
     if n > 1:
-        with pytest.raises(InfeasibleError, match=re.escape(f"= {n} workers for f = {f}, got n = {n - 1}: ")):
+        with pytest.raises(InfeasibleError, match=rf"= {n} workers for f = {f}, got n = {n - 1}[:,] "):
             rule(normal(n - 1, 3, seed=f), f)
 
 
 def test_the_infeasible_message_names_bound_value_and_remedy() -> None:
-    message = "Bulyan needs n >= 4f + 3 = 51 workers for f = 12, got n = 45: lower f to 10 or use krum"
+    message = "Bulyan needs n >= 4f + 3 = 51 workers for f = 12, got n = 45: lower f to 10, use at least 51 workers or "
+    message += "use krum"
     with pytest.raises(InfeasibleError) as caught:
         Bulyan()(torch.zeros(45, 2), 12)
     assert str(caught.value) == message
@@ -108,7 +109,7 @@ def test_every_remedy_in_the_infeasible_message_works(name: str) -> None:
     for n, f in cases:
         with pytest.raises(InfeasibleError) as caught:
             rule.check_feasible(n, f)
-        remedies = re.split(" or ", str(caught.value).partition(f"got n = {n}: ")[2])
+        remedies = re.split(", | or ", str(caught.value).partition(f"got n = {n}: ")[2])
         assert any(remedies)
         for remedy in remedies:
             if match := re.search(r"lower f to (\d+)", remedy):

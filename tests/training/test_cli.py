@@ -47,13 +47,23 @@ def check_mistake(finished: Finished, *says: str) -> None:
         ("--task minst", "did you mean 'mnist'"),
         ("--momentum serve", "did you mean 'server'"),
         ("--shards sortd", "did you mean 'sorted'"),
-        ("--attack little", "--byzantine"),
-        ("--byzantine 2", "choose an attack"),
+        ("--attack little", "set --byzantine to 1 or more"),
+        ("--byzantine 2", "choose an attack, or set --declared-byzantine 2 to have"),
         ("--rule bulyan --attack little --byzantine 12", "4f + 3 = 51"),
         ("--lr 0.1,5", "0.01,1500:0.001"),
         ("--lr fast", "'fast'"),
         ("--mu 1", "below 1"),
-        ("--steps 0", "steps"),
+        ("--steps 0", "--steps must be at least 1, got 0"),
+        ("--declared-byzantine -1", "--declared-byzantine must be at least 0"),
+        (
+            "--byzantine-servers 1",
+            "--byzantine-servers is for several servers, and there is one: set --servers to more",
+        ),
+        ("--servers 6 --byzantine-servers 1", "set both --byzantine-servers and --server-attack"),
+        ("--servers 6 --adapt lr", "leave out --adapt or leave out --servers"),
+        ("--rule krum --trusted 5", "--trusted 5 would change nothing"),
+        ("--l2-form half_squared", "unknown --l2-form"),
+        ("--adapt my", "did you mean 'mu'"),
         ("--device abacus", "'abacus'"),
         ("--device meta", "'meta'"),
         ("--device cuda:99", "cuda:99"),
@@ -82,6 +92,7 @@ def test_a_mistake_is_one_message_code_2_and_leaves_nothing_behind(tmp_path: Pat
         ("steps 3", "line 1"),
         ('lr = "0.1,5"', "out of place"),
         ("lr = nan", "positive and finite"),
+        ("declared_byzantine = -1", "mine.toml: declared_byzantine must be at least 0"),
     ],
 )
 def test_a_mistake_in_a_configuration_file_is_one_message(tmp_path: Path, toml: str, says: str) -> None:
@@ -204,6 +215,27 @@ def test_without_a_terminal_progress_is_plain_lines_on_standard_error(tmp_path: 
     assert finished.out.startswith("maximum accuracy")
 
 
+def test_only_what_means_a_field_becomes_an_option() -> None:
+    from gyroscope.commands.wording import reworded
+
+    assert reworded("use workers or server; lower f to 3 or use at least 5 workers") == (
+        "use workers or server; lower f to 3 or use at least 5 workers"
+    )
+    assert reworded("set declared_byzantine_servers = 2, or lower worker_quorum to 3") == (
+        "set --declared-byzantine-servers 2, or lower --worker-quorum to 3"
+    )
+    assert reworded("my.module:l2_form in 'data_dir'") == "my.module:l2_form in 'data_dir'"
+
+
+def test_a_run_of_its_own_name_says_what_is_not_usual_in_it(tmp_path: Path) -> None:
+    unusual = ("--rule", "zeno", "--trusted", 10, "--shards", "dirichlet:alpha=0.2", "--adapt", "lr")
+    finished = gyroscope("train", *SMALL, *unusual, cwd=tmp_path)
+    title = "digits zeno, no attack, momentum workers, shards dirichlet:alpha=0.2, trusted 10, adapt lr: steps 0 to 30"
+    assert finished.err.splitlines()[0] == title
+    name = "digits-zeno-none-f_0-workers-shards_dirichlet_alpha_0.2-trusted_10-adapt_lr-seed_1"
+    assert os.listdir(tmp_path / "runs") == [name]
+
+
 def on_a_terminal(*arguments: object, cwd: Path, columns: int, interrupt: Path | None = None) -> tuple[int, str]:
     """Run the command on a real pseudo-terminal; everything that it showed, without colours."""
     leader, follower = pty.openpty()
@@ -246,6 +278,18 @@ def test_on_a_terminal_a_bar_shows_step_loss_accuracy_ratio_and_speed(tmp_path: 
     if columns > 100:
         final = re.findall(r"final accuracy ([\d.]+%)", result)
         assert re.findall(r"accuracy ([\d.]+%)", bar)[-1:] == final, "what stays on the screen is the end of the run"
+
+
+@pytest.mark.parametrize("what", ["rules", "attacks"])
+def test_a_list_fits_the_terminal_and_is_complete(tmp_path: Path, what: str) -> None:
+    code, shown = on_a_terminal("list", what, cwd=tmp_path, columns=80)
+    assert code == 0 and max(len(line.rstrip()) for line in shown.splitlines()) <= 80
+    words = " ".join(shown.split())
+    table: dict[str, type] = {"rules": rules.RULES, "attacks": attacks.ATTACKS}[what]  # type: ignore[assignment]
+    for name, kind in table.items():
+        assert name in words and kind.summary in words and kind.paper in words  # type: ignore[attr-defined]
+    if what == "rules":
+        assert "needs n >= 4f + 3; parameters m=none, rescore=false" in words
 
 
 def test_an_interruption_on_a_terminal_says_how_to_resume(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 import tempfile
 from pathlib import Path
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gyroscope as gy
-from gyroscope import tasks
+from gyroscope import attacks, rules, tasks
+from gyroscope.data import shards
 from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
 from gyroscope.schedule import Schedule
 
@@ -115,6 +117,8 @@ def test_a_value_of_the_wrong_kind_is_a_config_error_that_names_the_key(values: 
         ({"task": "cifar10:widht=1"}, "width"),
         ({"momentum": "worker"}, "workers"),
         ({"l2_form": "half_squared"}, "half-squared"),
+        ({"adapt": "my"}, "mu"),
+        ({"adapt": "lx"}, "lr"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_one_suggested(values: dict[str, object], near: str) -> None:
@@ -125,6 +129,40 @@ def test_an_unknown_name_gets_the_nearest_one_suggested(values: dict[str, object
 def test_an_unknown_key_is_an_error_with_the_nearest_one() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'byzantine'"):
         gy.Config.from_mapping({"byzantin": 3})
+
+
+def test_an_unknown_keyword_is_an_error_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownNameError, match="unknown configuration key 'byzantin': did you mean 'byzantine'"):
+        gy.Config(byzantin=2)  # type: ignore[call-arg]
+    assert list(inspect.signature(gy.Config).parameters)[:2] == ["task", "steps"], "help still tells what there is"
+
+
+@pytest.mark.parametrize(
+    ("values", "spec"),
+    [
+        ({"rule": rules.Krum(m=1)}, "krum:m=1"),
+        ({"rule": rules.Nnm() >> rules.Bucketing(s=3) >> rules.Median()}, "nnm+bucketing:s=3+median"),
+        ({"attack": attacks.Alternate(attacks.Little(factor=2), 5)}, "alternate:attack=(little:factor=2),period=5"),
+        ({"server_attack": attacks.SignFlip()}, "sign-flip"),
+        ({"shards": shards.Dirichlet(alpha=0.1)}, "dirichlet:alpha=0.1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_objects_become_their_specs(values: dict[str, object], spec: str) -> None:
+    config = gy.Config(**values)  # type: ignore[arg-type]
+    assert [getattr(config, name) for name in values] == [spec]
+    assert config == gy.Config.from_mapping({next(iter(values)): spec})
+
+
+def test_an_object_that_no_spec_builds_is_refused() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Local(rules.Median):
+        pass
+
+    with pytest.raises(ConfigError, match=r"rule .*Local\(even='lower'\) cannot be written down.* my_module:MyClass"):
+        gy.Config(rule=Local())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"attack must be a spec or an object, got a class: write Little\(\)"):
+        gy.Config(attack=attacks.Little)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,29 @@ def test_it_is_the_sums_over_the_whole_past(seed: int, mu: float, safe: bool, ac
         assert rate == pytest.approx(rate_expected, abs=1e-12)
 
 
+def test_noise_is_taken_off_the_first_gradient_as_off_every_other() -> None:
+    """Two steps by hand in one dimension, mu = 0.9, whose outcome hangs on the first squared norm.
+
+    Rows 1 - a, 1, 1 + a have the robust variance a^2 / 2, so that a = 2 is more noise than the gradient is long. Later
+    rows are equal: 0.5 and 0, at the places 1 and 1.5. l is 0.5 after the first step; then the bound is
+    0.9 * 0.25 + 0.81 * 0 - 0.25 * (0.9 * 0.25 + 0.81 * 2.25) < 0; with 0.81 * 1 in place of 0.81 * 0 it is above.
+    """
+    course, state = Course("safe-lr", 0.9), {}
+    for rows, place in (([-1.0, 1.0, 3.0], 0.0), ([0.5] * 3, 1.0), ([0.0] * 3, 1.5)):
+        state = dict(course.observe(state, torch.tensor(rows).unsqueeze(1), torch.tensor([place]), 0.9, False))
+    assert course.advice(state).rate == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("rule", ["median", "krum"])
+def test_with_feedback_it_sees_the_trajectory_of_momentum_at_the_server(rule: str) -> None:
+    """They are the same but for rounding where the rule moves along with its rows, and so must the advice be."""
+    config = dataclasses.replace(QUICK, adapt="mu+safe-lr", lr="4", rule=rule)
+    fed, served = (training.train(dataclasses.replace(config, momentum=place)) for place in ("feedback", "server"))
+    assert served.metrics["mu"].min() < 0.9 and served.metrics["lr"].min() < 4
+    for column in ("mu", "lr"):
+        assert list(fed.metrics[column][:6]) == pytest.approx(list(served.metrics[column][:6]), rel=1e-3)
+
+
 def test_straight_on_nothing_changes_and_turning_about_momentum_vanishes() -> None:
     ahead, places = torch.tensor([1.0, 2.0]), [torch.tensor([float(step), 0.0]) for step in range(6)]
     assert walk([ahead] * 6, places, 0.9) == [(0.9, 1.0)] * 6

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy
+import pandas
 import pytest
 import torch
 from torch import nn
@@ -25,6 +27,10 @@ SETTINGS = {
     "average, nobody attacks": {"rule": "average", "momentum": "workers", "mu": 0.5},
     "krum told of fewer than there are": {
         "rule": "krum", "attack": "sign-flip", "byzantine": 3, "declared_byzantine": 1, "lr": "0.3,2:0.05",
+    },
+    "krum, adaptive": {"rule": "krum", "attack": "gaussian", "byzantine": 2, "momentum": "adaptive", "lr": "9"},
+    "median, adaptive by an oracle": {
+        "rule": "median", "attack": "empire", "byzantine": 2, "momentum": "adaptive-oracle", "lr": "9",
     },
 }  # fmt: skip
 
@@ -81,6 +87,25 @@ def bound(config: gy.Config) -> float | None:
     return None
 
 
+def decreases(means: list[numpy.ndarray], sigmas: list[float], mu: float) -> bool:
+    """The paper's decrease condition at the last step, by its sums over all of them."""
+    t = len(means) - 1
+    if t == 0:
+        return True  # the ratios of both placements are the same there
+    momentum = sum(mu ** (t - 1 - u) * means[u] for u in range(t))
+    omega2 = sum(mu ** (2 * (t - 1 - u)) * sigmas[u] ** 2 for u in range(t))
+    straightness = 2 * sum(mu ** (t - v) * float(means[t] @ means[v]) for v in range(t))
+    ratio = sigmas[t] ** 2 / norm(means[t]) ** 2
+    return straightness >= mu**2 * norm(momentum) ** 2 * (omega2 / norm(momentum) ** 2 / ratio - 1)
+
+
+def robust_estimates(rows: numpy.ndarray) -> tuple[numpy.ndarray, float]:
+    """(median, deviation), as the server of `adaptive` sees them, the lower of two middles."""
+    others = [[norm(a - b) ** 2 for j, b in enumerate(rows) if j != i] for i, a in enumerate(rows)]
+    middles = sorted(sorted(distances)[(len(distances) - 1) // 2] for distances in others)
+    return numpy.sort(rows, axis=0)[(len(rows) - 1) // 2], math.sqrt(middles[(len(rows) - 1) // 2] / 2)
+
+
 def expected_rows(
     config: gy.Config, rounds: list[Round], parameters: list[numpy.ndarray]
 ) -> list[dict[str, float | bool | None]]:
@@ -88,6 +113,7 @@ def expected_rows(
     mu, limit = config.mu, bound(config)
     means: list[numpy.ndarray] = []
     sigmas: list[float] = []
+    robust: list[tuple[numpy.ndarray, float]] = []
     expected: list[dict[str, float | bool | None]] = []
     before: dict[str, numpy.ndarray | None] = {}
     for t, played in enumerate(rounds):
@@ -131,12 +157,12 @@ def expected_rows(
         momenta = [sum(mu ** (s - u) * means[u] for u in range(s + 1)) for s in range(t + 1)]
         row["omega"] = math.sqrt(omegas2[t])
         row["lambda"] = norm(momenta[t])
-        if t == 0:
-            row["decrease_holds"] = True  # the ratios of both placements are the same there
-        else:
-            at_workers = omegas2[t - 1] / norm(momenta[t - 1]) ** 2
-            threshold = mu**2 * norm(momenta[t - 1]) ** 2 * (at_workers / row["ratio_sampled"] - 1)
-            row["decrease_holds"] = row["straightness"] >= threshold
+        row["decrease_holds"] = decreases(means, sigmas, mu)
+        robust.append(robust_estimates(numpy.concatenate([sampled, attack])))
+        row["at_workers"] = {
+            "adaptive": decreases([mean for mean, _ in robust], [sigma for _, sigma in robust], mu),
+            "adaptive-oracle": row["decrease_holds"],
+        }.get(config.momentum)
         row["distance_from_start"] = norm(parameters[t + 1] - parameters[0])
         weight = played.aggregate.weight
         row["byzantine_share"] = None if weight is None else float(weight[len(sampled) :].sum())
@@ -160,8 +186,20 @@ def test_both_outcomes_of_both_conditions_are_met() -> None:
     """Else a constant True would pass."""
     result = gy.train(gy.Config(rule="krum", attack="little", byzantine=5, steps=60))
     assert set(result.metrics["decrease_holds"]) == {True, False}
+    assert set(result.metrics["at_workers"]) == {None}
     calm = gy.train(gy.Config(rule="median", workers=5, batch=500, steps=20, momentum="workers"))
     assert set(calm.metrics["condition_holds"]) >= {True}
+
+
+@pytest.mark.parametrize("placement", ["adaptive", "adaptive-oracle"])
+def test_where_momentum_was_is_on_record_and_stays_so_after_an_interruption(placement: str, tmp_path: Path) -> None:
+    config = gy.Config(rule="krum", attack="little", byzantine=5, steps=40, momentum=placement, lr="4")
+    whole = gy.train(config).tables["metrics.csv"]
+    assert {row["at_workers"] for row in whole} == {True, False}
+    rounds = iter(range(17))
+    gy.train(config, out=tmp_path / "run", stop=lambda: next(rounds, None) is None)
+    assert gy.resume(tmp_path / "run").tables["metrics.csv"] == whole
+    assert [row["at_workers"] for row in whole] == list(pandas.read_csv(tmp_path / "run" / "metrics.csv")["at_workers"])
 
 
 def test_the_update_is_the_aggregate_with_momentum_after_it(history: tuple) -> None:
@@ -170,8 +208,9 @@ def test_the_update_is_the_aggregate_with_momentum_after_it(history: tuple) -> N
     momentum = numpy.zeros_like(parameters[0])
     for t, played in enumerate(rounds):
         aggregate = played.aggregate.vector.double().numpy()
-        momentum = config.mu * momentum + aggregate
-        direction = momentum if config.momentum == "server" else aggregate
+        momentum = aggregate if played.at_workers else config.mu * momentum + aggregate
+        after = config.momentum == "server" or played.at_workers is False
+        direction = momentum if after else aggregate
         numpy.testing.assert_allclose(parameters[t + 1], parameters[t] - table[t]["lr"] * direction, atol=1e-5)
 
 
@@ -182,7 +221,7 @@ def test_honest_workers_send_momentum_only_if_it_is_theirs(history: tuple) -> No
         sampled = played.sampled.double()
         memory = sampled + config.mu * memory
         sent = sampled + config.mu * memory if config.nesterov else memory
-        wanted = sent if config.momentum == "workers" else sampled
+        wanted = sent if config.momentum == "workers" or played.at_workers else sampled
         torch.testing.assert_close(played.sent.double(), wanted, rtol=1e-5, atol=1e-6)
 
 

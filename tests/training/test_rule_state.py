@@ -100,7 +100,7 @@ def test_only_a_rule_that_compares_has_the_gradient_computed(monkeypatch: pytest
         return real(self, step, mu)
 
     monkeypatch.setattr(trusted.TrustedSamples, "gradient", counted)
-    gy.train(config("krum", trusted=20, steps=3))
+    gy.train(config("krum", steps=3))
     assert not steps
     gy.train(config("zeno", steps=3))
     assert steps == [0, 1, 2]
@@ -123,8 +123,15 @@ def test_a_model_with_batch_norm_dropout_and_augmentation_has_one_too() -> None:
 
 @pytest.mark.parametrize("rule", ["fltrust", "nnm+zeno", "random:krum/zeno"])
 def test_without_samples_a_rule_that_compares_is_refused_before_anything_is_written(rule: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"the rule {rule.replace('+', '.')} compares .* --trusted 100"):
+    with pytest.raises(ConfigError, match=rf"the rule {rule.replace('+', '.')} compares .* \(trusted = 100; "):
         gy.train(config(rule, trusted=0), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("rule", ["krum", "nnm+median", "random:krum/median"])
+def test_samples_that_no_rule_looks_at_are_refused(rule: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"trusted = 20 would change nothing: .*\(zeno, fltrust\)"):
+        gy.train(config(rule, trusted=20), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

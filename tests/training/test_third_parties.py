@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -54,6 +55,74 @@ class Scalar(Bare):
 class Broken(Bare):
     def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
         raise ArithmeticError("bad weather")
+
+
+@dataclasses.dataclass(frozen=True)
+class Boundless(rules.Rule):
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        return rules.Aggregate(rows[0].clone(), None)
+
+
+class Undecorated(Bare):
+    extra: int = 0
+    name = "undecorated"
+    lacks: ClassVar = {"ties": "no reason"}
+
+
+class Respelt(rules.Krum):
+    m: int | None = 1
+
+
+class Inherited(Bare):
+    name: str = "inherited"  # type: ignore[misc]  # says no more than its base, so nothing is wrong
+
+
+class UndecoratedStage(rules.Preaggregation):
+    extra: int = 0
+
+    def prepare(self, rows: Tensor, f: int, context: rules.Context) -> rules.Prepared:
+        return rules.Prepared(rows.clone(), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Harmless(attacks.Attack):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Boundless, "the rule Boundless is not complete: it must implement min_workers(self, f)"),
+        (rules.Rule, "must implement aggregate(self, rows, f) and min_workers(self, f)"),
+        (Harmless, "the attack Harmless is not complete: it must implement rows(self, honest, f, view)"),
+        (Undecorated, "the rule Undecorated has parameters (extra), but nobody made a dataclass of it: write "
+         "@dataclasses.dataclass(frozen=True) above the class"),
+        (Respelt, "the rule Respelt has parameters (m)"),
+        (UndecoratedStage, "the pre-aggregation UndecoratedStage has parameters (extra)"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)  # fmt: skip
+def test_what_a_class_lacks_is_told(kind: type, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        kind()
+    assert words in str(caught.value)
+
+
+def test_what_a_class_lacks_is_told_where_a_spec_names_it() -> None:
+    with pytest.raises(ConfigError, match="must implement min_workers"):
+        rules.parse(f"{HERE}:Boundless")
+    with pytest.raises(ConfigError, match=r"@dataclasses\.dataclass\(frozen=True\)"):
+        rules.parse(f"{HERE}:Undecorated:extra=1")
+    assert Inherited().min_workers(2) == 5
+
+
+def test_a_dataclass_that_is_not_frozen_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["import dataclasses", "from gyroscope import rules", "@dataclasses.dataclass", "class Mine(rules.Median):",
+             "    extra: int = 0"]  # fmt: skip
+    (tmp_path / "thawed_rules.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"write @dataclasses\.dataclass\(frozen=True\) above the class"):
+        rules.parse("thawed_rules:Mine")
 
 
 @pytest.mark.parametrize("momentum", ["workers", "server", "none"])

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from gyroscope import attacks
 from gyroscope.asynchronous import dampening, events, kardam, placement
 from gyroscope.attacks import Attack, nested
-from gyroscope.config import NO_ATTACK, Config
+from gyroscope.config import NO_ATTACK, Config, names_the_nearest
 from gyroscope.errors import ConfigError
 from gyroscope.tasks import Task
 
@@ -36,6 +36,7 @@ def _check_no_search(attack: Attack) -> None:
                 )
 
 
+@names_the_nearest
 @dataclasses.dataclass(frozen=True)
 class AsyncConfig(Config):
     """Everything that determines an asynchronous run.

@@ -16,6 +16,7 @@ from gyroscope.attacks.equivocate import Equivocate
 from gyroscope.attacks.fang_krum import FangKrum
 from gyroscope.attacks.fang_trimmed_mean import FangTrimmedMean
 from gyroscope.attacks.faults import Gaussian, Inf, Nan, SignFlip, Zero
+from gyroscope.attacks.foresight import Foresight
 from gyroscope.attacks.hidden import Hidden
 from gyroscope.attacks.label_flip import LabelFlip
 from gyroscope.attacks.little import Little
@@ -54,6 +55,7 @@ ATTACKS: dict[str, type[Attack]] = {
         Alternate,
         Rare,
         Equivocate,
+        Foresight,
     )
 }
 
@@ -69,6 +71,7 @@ __all__ = [
     "Equivocate",
     "FangKrum",
     "FangTrimmedMean",
+    "Foresight",
     "Gaussian",
     "Hidden",
     "Inf",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from gyroscope import specs
 from gyroscope.errors import ConfigError
 from gyroscope.rules import Context, Rule
 from gyroscope.statistics import Described
+
+_Self = TypeVar("_Self", bound="Attack")
 
 
 class Notes(MutableMapping[str, Tensor]):
@@ -108,6 +110,10 @@ class Attack(ABC):
     paper: ClassVar[str] = "-"
     finite: ClassVar[bool] = True
     """Whether finite honest rows give finite Byzantine ones."""
+
+    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
+        specs.check_class("attack", cls)
+        return super().__new__(cls)
 
     def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
         honest = rows_module.check(honest)

@@ -35,25 +35,28 @@ _TERMS = Terms(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
 
 
-def measure(d: int, budget: float, told: Told | None = None) -> tuple[list[Line], Stopwatch]:
+def measure(d: int, budget: float, told: Told | None = None, measure_every: int = 1) -> tuple[list[Line], Stopwatch]:
     """A real server and real worker processes, whose gradients are ready before they are asked for.
 
     So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
-    measures, the tables of the run directory, looking for NaN.
+    measures, the tables of the run directory, looking for NaN. One thread, as `gyroscope launch` chooses: with more,
+    nine processes on a few cores wait for each other's threads.
     """
     if told is not None:
-        told(f"{WORKERS} workers, d = {d:,}")
-    clock = Stopwatch()
+        told(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
+    clock, threads = Stopwatch(), torch.get_num_threads()
     with _bare_transfer(d) as bare, tempfile.TemporaryDirectory() as folder:
         beside = _Beside(bare, d, budget, clock)
-        _serve(d, Path(folder) / "run", beside, clock)
+        _serve(d, Path(folder) / "run", beside, clock, measure_every)
+    torch.set_num_threads(threads)
     passes = Passes(beside.seconds)
     needed = Passes({**passes.seconds, "both": [sum(pair) for pair in zip(*_parts(passes), strict=True)]})
     times = (passes.middle(ROUND), passes.middle(BARE))
+    name = ROUND if measure_every == 1 else f"{ROUND}, measured every {measure_every}th"
     lines = [
-        line("distributed", f"{ROUND} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
-        line("distributed", f"{ROUND} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
-             times=(times[0], needed.middle("both")), limit=LIMIT),
+        line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
+        line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
+             times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
     ]  # fmt: skip
     return lines, clock
 
@@ -70,11 +73,12 @@ def task_of(d: int) -> Task:
     )
 
 
-def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch) -> None:
+def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: int) -> None:
     """A run like any other, until enough was measured."""
     task, never = task_of(d), 10**9
     config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
-                    steps=never, evaluate_every=never, checkpoint_every=never)  # fmt: skip
+                    steps=never, evaluate_every=never, checkpoint_every=never, threads=1,
+                    measure_every=measure_every)  # fmt: skip
     with Server(_TERMS, beside, beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
         beside.settled = lambda: _rows_have_come(server)
         result = server.train(config, out, task=task, clock=clock)

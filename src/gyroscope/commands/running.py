@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import signal
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +20,10 @@ if TYPE_CHECKING:
     from gyroscope.experiments.scheduler import Plan
 
 
+_LISTED = 60
+"""A dry run names so many runs, and tells only what larger grids are made of."""
+
+
 def add_options(command: Any, out: str | None) -> None:
     """The options of whatever runs many experiments."""
     shown = out or "runs/ and the grid's name"
@@ -26,8 +33,9 @@ def add_options(command: Any, out: str | None) -> None:
     command.add_argument("--devices", metavar="LIST", help="devices to use in turn, e.g. cuda:0,cuda:1 (default: cpu)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
     command.add_argument(
-        "--dry-run", action="store_true", help="list what would run, with an estimate of time and disk"
+        "--dry-run", action="store_true", help="tell what would run, with an estimate of time and disk"
     )
+    command.add_argument("--list", action="store_true", help="in a dry run: name every run, however many there are")
     command.add_argument("--quiet", action="store_true", help="no progress")
 
 
@@ -38,13 +46,15 @@ def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
 
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if options.list and not options.dry_run:
+        raise ConfigError("--list names the runs of a dry run: add --dry-run, or leave it out")
     for setup in setups:
         setup.config.resolve()  # every mistake shows before the first run starts
     out = Path(options.out)
     devices = scheduler.default_devices(options.jobs, options.devices)
     planned = scheduler.plan(setups, out, options.data_dir)
     if options.dry_run:
-        return _dry_run(planned, len(devices))
+        return _dry_run(planned, len(devices), options)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -74,17 +84,46 @@ def submit(setups: Sequence[Setup], options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(planned: Plan, processes: int) -> int:
+def _dry_run(planned: Plan, processes: int, options: argparse.Namespace) -> int:
     from gyroscope.experiments import estimate
+    from gyroscope.experiments.overview import overview
 
-    for job in planned.jobs:
-        print(f"{'resume' if job.resume else 'run   '}  {job.name}")
-    print(f"{len(planned.complete)} of {planned.total} runs are complete, {len(planned.jobs)} are left")
+    if options.list or len(planned.jobs) <= _LISTED:
+        for job in planned.jobs:
+            print(f"{'resume' if job.resume else 'run   '}  {job.name}")
+    else:
+        print_wrapped([*overview([job.config for job in planned.jobs]), "(--list names every run)"])
+    print(f"{len(planned.complete):,} of {planned.total:,} runs are complete, {len(planned.jobs):,} are left")
     if planned.jobs:
-        guess = estimate.estimate(planned.jobs, processes)
+        with _timing(options.quiet) as told:
+            guess = estimate.estimate(planned.jobs, processes, told)
         took = estimate.duration(guess.seconds)
         print(f"about {took} with {processes} processes, and {guess.megabytes:,.0f} MB of disk; from {guess.measured}")
     return 0
+
+
+@contextlib.contextmanager
+def _timing(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """What shows that something goes on while runs are timed: a bar on a terminal, elsewhere one line."""
+    from gyroscope import progress
+
+    if not quiet and sys.stderr.isatty():
+        with progress.overall() as advance:
+            yield advance
+        return
+
+    def told(what: str, done: int, total: int) -> None:
+        if done == 0 and not quiet:
+            print(f"timing {total} kinds of run ...", file=sys.stderr, flush=True)
+
+    yield told
+
+
+def print_wrapped(lines: Sequence[str]) -> None:
+    """Long lines, broken where the terminal ends."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        print(textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
 
 
 def _summary(planned: Plan, outcomes: Sequence[Outcome], out: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gyroscope.commands import train
+from gyroscope.commands.wording import in_options
 
 _TRUST = """\
 trust: neither links nor store are authenticated or encrypted. Whoever reaches the port reads and writes the run. Use a
@@ -75,7 +77,7 @@ def add(commands: Any) -> None:
         _add_terms(command, port)
         train.add_configuration(command)
         command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-        command.set_defaults(run=run)
+        command.set_defaults(run=run, reword=in_options)
 
 
 def _add_terms(command: argparse.ArgumentParser, port: int) -> None:
@@ -112,6 +114,8 @@ def _run(options: argparse.Namespace, launch: bool) -> int:
     else:
         config, out, overwrite = train.configuration(options)
         config = config.resolve()
+        if launch and config.threads is None:
+            config = dataclasses.replace(config, threads=_threads_each(config))
     with train.Interruption() as interruption, Server(terms, progress.choose(quiet), interruption) as server:
         count = (config.workers or 0) - config.byzantine
         if not quiet and not launch:
@@ -123,13 +127,18 @@ def _run(options: argparse.Namespace, launch: bool) -> int:
     return train.conclude(result, "launch" if launch else "serve")
 
 
+def _threads_each(config: Any) -> int:
+    """The machine's cores shared out to server and workers: with more threads they wait for each other's, spinning."""
+    processes: int = 1 + config.workers - config.byzantine
+    return max(1, (os.cpu_count() or 1) // processes)
+
+
 @contextlib.contextmanager
 def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
     """Worker processes, which end when the run does, when we are interrupted, and when this process is killed."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     arguments = [sys.executable, "-m", "gyroscope", "work", address, "--quiet", "--attached", "--device", config.device]
-    # As many as the machine has for each, unless it is said otherwise: more only get in each other's way.
-    arguments += ["--threads", str(config.threads or max(1, (os.cpu_count() or 1) // count))]
+    arguments += ["--threads", str(config.threads or _threads_each(config))]
     if config.data_dir:
         arguments += ["--data-dir", config.data_dir]
     processes: list[subprocess.Popen[bytes]] = []

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from gyroscope.commands.wording import in_options
 from gyroscope.errors import ConfigError
 
 _KINDS = (".png", ".pdf", ".svg")
@@ -26,7 +27,7 @@ def add(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=1, metavar="SEED", help="of the run (default: %(default)s)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
     command.add_argument("--out", metavar="FILE", help=f"the picture to write ({', '.join(_KINDS)})")
-    command.set_defaults(run=_shards)
+    command.set_defaults(run=_shards, reword=in_options)
 
 
 def _shards(options: argparse.Namespace) -> int:

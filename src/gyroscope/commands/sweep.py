@@ -37,6 +37,13 @@ and at the workers, f = 3 and f = 6 of 15 workers, on digits; then the map of wh
   gyroscope sweep zoo --dry-run
   gyroscope sweep zoo
   gyroscope sweep zoo --best 10 --seeds 1-3       # then more seeds for those that matter
+
+names say what runs: nnm_median-min_max-f_3-at_worker-seed_1 is the rule nnm+median against the attack min-max, f = 3,
+and momentum at the workers (at_update: at the server); average-none-f_0 are the unattacked runs that the map compares
+with. Those of a file are made of its keys: rule_krum-momentum_server-seed_1. --only takes a part of a name, or a
+pattern for the whole of it, and may be repeated:
+  gyroscope sweep zoo --only nnm_median           # or nnm+median
+  gyroscope sweep zoo --only 'krum-*-f_6-*' --only average-none-f_0
 """
 _RECIPES = ("zoo",)
 
@@ -52,7 +59,7 @@ def add(commands: Any) -> None:
     command.add_argument("grid", metavar="GRID", help=f"a TOML file, or a recipe: {', '.join(_RECIPES)}")
     command.add_argument("--seeds", metavar="LIST", help="of a recipe, as in 1-3 or 1,2,7 (default: the recipe's)")
     command.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                         help="only runs whose name matches; may be repeated")  # fmt: skip
+                         help="only runs whose name holds this, or fits it if it has a * (see below)")  # fmt: skip
     command.add_argument("--best", type=int, metavar="K",
                          help="of zoo: only the K best defences for each f, by the runs that are in --out; with "
                          "--seeds a final among them")  # fmt: skip
@@ -95,11 +102,12 @@ def _grid(options: argparse.Namespace) -> list[Setup]:
 def _zoo(options: argparse.Namespace) -> list[Setup]:
     from gyroscope.experiments import grid, zoo
 
-    missing = zoo.infeasible()
-    if options.dry_run:
-        for entry in missing:
+    running.print_wrapped([zoo.described()])
+    if options.dry_run and options.list:
+        for entry in zoo.infeasible():
             print(f"infeasible  {entry.defence}, f = {entry.f}: {entry.reason}")
-    print(f"{len(zoo.entries())} cells; {len(missing)} defences do not exist for one of the f (--dry-run lists them)")
+    elif options.dry_run:
+        running.print_wrapped([*zoo.missing(), "(--list tells why)"])
     seeds = grid.parse_seeds(options.seeds) if options.seeds else zoo.SEEDS
     return zoo.setups(seeds, None if options.best is None else _best(options))
 
@@ -122,7 +130,9 @@ def _write_map(out: Path) -> None:
     from gyroscope.report import zoo
 
     maps, folder = zoo.Maps(out), out / "report"
+    print(zoo.verdicts(maps))
+    if not maps.anything:
+        return
     zoo.draw(maps, folder)
     zoo.write_csv(maps, folder / "zoo.csv")
-    print(zoo.verdicts(maps))
     print(f"heat-maps and zoo.csv: {folder}")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from gyroscope.commands.wording import in_options
 from gyroscope.errors import ConfigError
 
 STOPPED = 3
@@ -21,6 +22,9 @@ examples:
   an attack that momentum at the server does not withstand, and momentum at the workers does:
     gyroscope train --rule krum --attack little --byzantine 5 --momentum server  --out runs/a
     gyroscope train --rule krum --attack little --byzantine 5 --momentum workers --out runs/b
+
+  the defence that has lost least so far, against almost half of the workers:
+    gyroscope train --defence best --workers 15 --attack empire --byzantine 7
 
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
@@ -52,7 +56,7 @@ def add(commands: Any) -> None:
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
     shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
-    command.set_defaults(run=_train)
+    command.set_defaults(run=_train, reword=in_options)
 
 
 def add_files(command: argparse.ArgumentParser) -> None:
@@ -72,6 +76,9 @@ def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None =
         group = groups.setdefault(title, None) or command.add_argument_group(title)
         groups[title] = group
         _add_option(group, field)
+        if field.name == "rule":
+            group.add_argument("--defence", metavar="NAME", help="instead of a rule and a placement of momentum: best, "
+                               "what has lost least so far (see `gyroscope list defences`)")  # fmt: skip
 
 
 def _fields(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
@@ -116,7 +123,9 @@ def resuming(options: argparse.Namespace) -> bool:
     """Whether a run is to be continued. Then nothing else may be said about it."""
     if not hasattr(options, "resume"):
         return False
-    others = [*_given(options), *(name for name in ("config", "out", "overwrite") if hasattr(options, name))]
+    others = [
+        *_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))
+    ]  # fmt: skip
     if others:
         raise ConfigError(
             f"--resume takes everything from {options.resume}/config.toml: leave out "
@@ -131,9 +140,25 @@ def configuration(options: argparse.Namespace, kind: type[Any] | None = None) ->
 
     kind = kind or Config
     config = kind.load(options.config) if hasattr(options, "config") else kind()
-    config = dataclasses.replace(config, **_given(options, kind))
+    config = dataclasses.replace(config, **_defended(options), **_given(options, kind))
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
     return config, out, hasattr(options, "overwrite")
+
+
+def _defended(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings that a defence's name stands for."""
+    from gyroscope.defences import defence
+
+    if not hasattr(options, "defence"):
+        return {}
+    settings = defence(options.defence)
+    doubled = [f"--{name}" for name in settings if hasattr(options, name)]
+    if doubled:
+        means = ", ".join(f"{name} {value}" for name, value in settings.items())
+        raise ConfigError(
+            f"--defence {options.defence} says already: {means}. Leave out {' and '.join(doubled)}, or --defence"
+        )
+    return dict(settings)
 
 
 def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[str, Any]:
@@ -150,6 +175,7 @@ def _fresh_directory(config: Any) -> Path:
         f"f_{config.byzantine}",
         config.momentum,
         *several,
+        *(f"{name}_{value}" for name, value in config.unusual().items()),
         f"seed_{config.seed}",
     ]
     name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)

@@ -1,16 +1,21 @@
 """What the ranks of a process group do together: a few collectives on flat tensors, on CPUs (gloo) or GPUs (NCCL).
 
 Every method of `Exchange` is a collective: all ranks must call it, in the same order, with tensors of the same size,
-type and kind of device. None of them pickles anything: what comes from another rank is numbers and nothing else.
+type and kind of device. None of them pickles anything: what comes from another rank is numbers and nothing else. Where
+a rank has ended or hangs, the others get an ExchangeError, at the latest at the process group's timeout.
 """
 
 from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gyroscope.errors import ConfigError
+from gyroscope.errors import ConfigError, ExchangeError
+from gyroscope.quoting import of_gloo
 
 
 class Exchange:
@@ -37,7 +42,8 @@ class Exchange:
     def columns(self, row: Tensor) -> Tensor:
         """From my whole row to all ranks' rows in my share of the columns: (n * k,) -> (n, k)."""
         received = torch.empty_like(row)
-        dist.all_to_all_single(received, row, group=self.group)
+        with self._together():
+            dist.all_to_all_single(received, row, group=self.group)
         return received.view(self.n, -1)
 
     def joined(self, piece: Tensor) -> Tensor:
@@ -45,7 +51,8 @@ class Exchange:
         # The same function under a new name, since the old one warns. And gloo wants the result flat.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         everyone = piece.new_empty(self.n * piece.numel())
-        gather(everyone, piece.contiguous(), group=self.group)
+        with self._together():
+            gather(everyone, piece.contiguous(), group=self.group)
         return everyone
 
     def rows(self, row: Tensor) -> Tensor:
@@ -67,4 +74,18 @@ class Exchange:
     def take_from_first(self, values: Tensor) -> None:
         """Overwrite the values with those of the first rank."""
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
-        dist.broadcast(values, first, group=self.group)
+        with self._together():
+            dist.broadcast(values, first, group=self.group)
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """gloo's errors name addresses and lines of its source: add what they mean, and what to do."""
+        try:
+            yield
+        except RuntimeError as problem:
+            raise ExchangeError(
+                f"rank {self.rank} of {self.n} cannot exchange with the others: a rank has ended, hangs, or takes "
+                f"longer than the process group's timeout ({of_gloo(problem)}). What to do: find that rank (it says "
+                "nothing, or its own error is the first one in the logs), then start all ranks again from what they "
+                "saved. Where ranks are only slow, give them more time: init_process_group(..., timeout=...)"
+            ) from problem

@@ -32,8 +32,10 @@ from gyroscope.distributed.protocol import (
     UnfitError,
     Wire,
     claim_key,
+    link_key,
     reach,
 )
+from gyroscope.quoting import of_gloo
 
 PING_SECONDS = 5.0
 """An idle link is used at least that often, so that a worker can tell a slow server from one that is gone."""
@@ -91,7 +93,7 @@ class _Link:
             threading.Thread(target=self._hear_worker, args=(wire,), daemon=True).start()
             self._obey(wire)
         except Exception as problem:  # RuntimeError of gloo or the store; whatever it is, this link cannot go on
-            self._leave(_first_line(problem))
+            self._leave(of_gloo(problem))
 
     # -- three threads: the server's end, answers from the worker, and orders from the server -------------------------
 
@@ -133,7 +135,7 @@ class _Link:
                     slot, complained = 1 - slot, False
                 self._answered(event)
         except Exception as problem:  # gloo's RuntimeError; whatever it is, this link cannot go on
-            self._leave(_first_line(problem))
+            self._leave(of_gloo(problem))
 
     def _answered(self, event: dict[str, Any]) -> None:
         with self.opening:  # before the server knows, so that its next order comes after it
@@ -176,6 +178,7 @@ class _Link:
     def _join(self) -> Wire:
         place = self.place
         store = reach(place.host, place.port, seconds=20)
+        store.set(link_key(place.worker), place.generation)
         key = claim_key(place.worker, place.generation)
         while not store.check([key]):
             if self.pipe.poll(_JOIN_POLL_SECONDS):  # before anybody has joined there is but one order: to end
@@ -198,9 +201,3 @@ class _Link:
         self.leaving.acquire()  # for good: both threads notice a broken link, and one of them tells it
         self._tell(event="lost", why=why)
         os._exit(1)
-
-
-def _first_line(problem: BaseException) -> str:
-    """gloo's messages begin with a place in its source and end with good wishes: neither helps anybody here."""
-    lines = str(problem).splitlines() or [type(problem).__name__]
-    return lines[0].rpartition("] ")[2].partition(". This is typically")[0][:200]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import secrets
+import select
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -72,6 +72,9 @@ class LinkedWorkers:
         self._rows: dict[int, Tensor] = {}
         self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
+        # The links' pipes. (multiprocessing's wait() would make all of this anew for every message.)
+        self._ears = select.poll()
+        self._speakers: dict[int, Remote] = {}
         self._open = False
 
     # -- what a run asks of its workers -------------------------------------------------------------------------------
@@ -79,11 +82,9 @@ class LinkedWorkers:
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses of those present, rows of all): the rows that came in time, NaN for the others."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
-        collected = self.collect(step, self.deadline)
+        collected = self.collect(step, self.deadline, rows)
         for number in range(self.count):
-            if number in collected:
-                rows[number].copy_(collected[number])
-            else:
+            if number not in collected:
                 rows[number].fill_(math.nan)
         sound = sorted(self._sound)
         self.present = None if len(sound) == self.count else torch.tensor(sound, device=rows.device)
@@ -149,8 +150,8 @@ class LinkedWorkers:
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
-    def collect(self, step: int, deadline: float) -> dict[int, Tensor]:
-        """The rows of this step by worker, as they came: any of them may hold anything.
+    def collect(self, step: int, deadline: float, into: Tensor) -> dict[int, Tensor]:
+        """The rows of this step by worker, as they came: any of them may hold anything. They lie in `into`.
 
         Returns once all workers that are there have answered, or at the deadline if enough have. A worker that missed
         a deadline is not waited for again before it has answered something.
@@ -184,7 +185,8 @@ class LinkedWorkers:
                 if event["event"] != "row" or event["step"] != step:
                     continue
                 each.answered = True
-                self._rows[each.worker] = self._row(each, event)
+                # At once, while others are still on their way.
+                self._rows[each.worker] = into[each.worker].copy_(self._row(each, event))
                 self._losses[each.worker] = float(event["loss"])
                 if each.worker not in self._sound:
                     self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
@@ -239,17 +241,19 @@ class LinkedWorkers:
         known = self._outbox[:0] if memory is None else _shared(memory.clone())
         generation = f"{self.session}.{each.count}"
         each.count += 1
-        self.store.set(link_key(each.worker), generation)
+        self.store.set(link_key(each.worker), "")  # until its process says that it is ready
         place = link.Place(*self.address, each.worker, generation, self.grace, step)
         each.start(place, link.Shelf(self._step, self._outbox, known, (first, second), values))
+        assert each.pipe
+        self._speakers[each.pipe.fileno()] = each
+        self._ears.register(each.pipe.fileno(), select.POLLIN)
 
     def _listen(self, seconds: float) -> list[tuple[Remote, dict[str, Any]]]:
         """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
-        ready = wait([each.pipe for each in self.links if each.pipe], seconds)
         heard: list[tuple[Remote, dict[str, Any]]] = []
-        for each in self.links:
-            if each.pipe is None or each.pipe not in ready:
-                continue
+        for descriptor, _ in self._ears.poll(1000 * seconds):
+            each = self._speakers[descriptor]
+            assert each.pipe
             try:
                 event: dict[str, Any] = json.loads(each.pipe.recv_bytes())
             except (EOFError, OSError):
@@ -301,6 +305,9 @@ class LinkedWorkers:
     def _replace(self, each: Remote) -> None:
         """The link's process has ended: start the next generation."""
         was_linked, process = each.linked, each.process
+        assert each.pipe
+        self._ears.unregister(each.pipe.fileno())
+        del self._speakers[each.pipe.fileno()]
         each.stop()
         code = process.exitcode if process else None
         if was_linked and code is not None and code < 0:

@@ -145,7 +145,11 @@ OVER = "over"
 
 
 def link_key(worker: int) -> str:
-    """Holds the generation of the link that waits for, or has, this worker."""
+    """Holds the generation of the link that waits for, or has, this worker; nothing while its process is not ready.
+
+    Who claims a link whose process is yet to start waits for it in vain where starting takes long, and the process
+    then waits for whoever has claimed it.
+    """
     return f"link/{worker}"
 
 

@@ -171,6 +171,8 @@ class Worker:
         until = time.monotonic() + offer.deadline + 2.0
         while store.check([link_key(self.number)]):
             generation = store.get(link_key(self.number)).decode(errors="replace")
+            if not generation:
+                return None
             if generation not in self.claimed:
                 holder = store.compare_set(claim_key(self.number, generation), "", self.who).decode(errors="replace")
                 if holder == self.who:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from gyroscope.config import Config
 from gyroscope.experiments.pool import Job
+from gyroscope.tasks import Task
+
+Kind = tuple[str, str, int]
+Told = Callable[[str, int, int], None]
 
 _ROUNDS = 3
 _METRICS_BYTES, _WEIGHT_BYTES = 900, 20
@@ -19,37 +24,45 @@ class Estimate:
     measured: str
 
 
-def estimate(jobs: Sequence[Job], processes: int) -> Estimate:
+def estimate(jobs: Sequence[Job], processes: int, told: Told = lambda what, done, total: None) -> Estimate:
     """Time by running a few rounds and one evaluation per kind of run; disk from the sizes of the tables and the model.
 
     Kinds differ by task, rule and number of Byzantine workers; the rest hardly changes what a round costs.
+    told: what is timed now, how many kinds are done, how many there are.
     """
     from gyroscope import training
 
-    costs: dict[tuple[str, str, int], tuple[float, float, int]] = {}
-    loaded: dict[str, object] = {}
+    configs = [job.config.resolve() for job in jobs]
+    kinds: dict[Kind, Config] = {}
+    for config in configs:
+        kinds.setdefault(_kind(config), config)
+    costs: dict[Kind, tuple[float, float, int]] = {}
+    loaded: dict[str, Task] = {}
+    for kind, config in kinds.items():
+        told(f"timing {config.rule}", len(costs), len(kinds))
+        if config.task not in loaded:
+            loaded[config.task] = training.load_task(config)
+        costs[kind] = _measure(config, loaded[config.task])
     seconds = megabytes = 0.0
-    for job in jobs:
-        config = job.config.resolve()
-        kind = (config.task, config.rule, config.byzantine)
-        if kind not in costs:
-            if config.task not in loaded:
-                loaded[config.task] = training.load_task(config)
-            costs[kind] = _measure(config, loaded[config.task])
-        per_round, per_evaluation, parameters = costs[kind]
+    for config in configs:
+        per_round, per_evaluation, parameters = costs[_kind(config)]
         assert config.steps and config.evaluate_every and config.workers
         seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
         megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
-    kinds = f"{_ROUNDS} rounds of each of {len(costs)} kinds of run, timed just now"
-    return Estimate(seconds / processes, megabytes, kinds)
+    measured = f"{_ROUNDS} rounds of each of {len(costs)} kinds of run, timed just now"
+    return Estimate(seconds / processes, megabytes, measured)
 
 
-def _measure(config: object, task: object) -> tuple[float, float, int]:
+def _kind(config: Config) -> Kind:
+    return config.task, config.rule, config.byzantine
+
+
+def _measure(config: Config, task: Task) -> tuple[float, float, int]:
     """(seconds per round, seconds per evaluation, number of parameters)."""
     from gyroscope.evaluation import evaluate
     from gyroscope.training import Run
 
-    run = Run(config, task)  # type: ignore[arg-type]
+    run = Run(config, task)
     run.play_round()  # the first one warms up
     started = time.perf_counter()
     for _ in range(_ROUNDS):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fnmatch
 import hashlib
 import itertools
@@ -134,14 +135,37 @@ def with_seeds(setups: Iterable[Setup], seeds: Sequence[int]) -> list[Setup]:
 
 
 def only(setups: Iterable[Setup], patterns: Sequence[str]) -> list[Setup]:
-    """The setups whose name matches one of the shell patterns; all without a pattern."""
+    """The setups whose name one of the patterns fits; all without a pattern.
+
+    A pattern with `*`, `?` or `[` is a shell's, for the whole name. Any other is a part of it, and may be spelt as
+    in a spec: `min-max` and `nnm+median` are `min_max` and `nnm_median` there. One that fits nothing is an error.
+    """
     listed = list(setups)
     if not patterns:
         return listed
-    kept = [setup for setup in listed if any(fnmatch.fnmatchcase(setup.name, pattern) for pattern in patterns)]
-    if not kept:
-        raise ConfigError(f"no setup matches {', '.join(patterns)}: the first of {len(listed)} is {listed[0].name}")
-    return kept
+    fitting = [{setup.name for setup in listed if _fits(setup.name, pattern)} for pattern in patterns]
+    for pattern, found in zip(patterns, fitting, strict=True):
+        if not found:
+            raise ConfigError(_nothing_fits(pattern, [setup.name for setup in listed]))
+    kept = set[str]().union(*fitting)
+    return [setup for setup in listed if setup.name in kept]
+
+
+def _fits(name: str, pattern: str) -> bool:
+    if any(letter in pattern for letter in "*?["):
+        return fnmatch.fnmatchcase(name, pattern)
+    return pattern in name or rule_label(pattern) in name
+
+
+def _nothing_fits(pattern: str, names: Sequence[str]) -> str:
+    known = {word for name in names for word in name.split("-")}
+    words = [word for word in re.split(r"[-*?\[\]]+", pattern) if word and word not in known]
+    near = [found for word in [rule_label(pattern), *words] for found in difflib.get_close_matches(word, known, n=2)]
+    hint = f"did you mean {' or '.join(dict.fromkeys(near))}? " if near else ""
+    return (
+        f"no name fits {pattern!r}: {hint}The first of {len(names):,} is {names[0]}; write a part of a name, or a "
+        "pattern with * for the whole of it"
+    )
 
 
 def parse_seeds(text: str) -> list[int]:

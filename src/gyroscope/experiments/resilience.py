@@ -106,11 +106,15 @@ class Noise:
     """How far a drop scatters from seed to seed."""
 
     deviation: float
-    """Standard deviation of one seed's drop, in points."""
+    """Standard deviation of one seed's drop, in points; NaN where nothing ran with two seeds."""
     seeds: int
     """How many seeds a cell has."""
     of_attacked: bool
     """Whether it was seen under attack; else it is only that of unattacked runs, which scatter less."""
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.deviation)
 
     @property
     def indistinct(self) -> float:
@@ -173,7 +177,8 @@ class Map:
         if pooled is not None:
             return Noise(pooled, min(len(standing.seeds) for standing in several), True)
         unattacked = _pooled(list(by_seed.values()) for by_seed in self.baselines.values())
-        return Noise(math.sqrt(2) * (unattacked or 0.0), 1, False)  # a drop is the difference of two runs
+        deviation = math.nan if unattacked is None else unattacked
+        return Noise(math.sqrt(2) * deviation, 1, False)  # a drop is the difference of two runs
 
 
 def read(folder: str | Path) -> Runs:

@@ -51,8 +51,11 @@ RULE_SETTINGS: dict[str, Mapping[str, Any]] = {
 }
 """What a rule needs besides its name: keys of the configuration, and as `rule` the spec to use instead of the name."""
 
-ATTACK_SPECS: dict[str, Sequence[str]] = {}
-"""The forms in which an attack is tried, where that is not its bare name: the key is its name in the table."""
+ATTACK_SPECS: dict[str, Sequence[str]] = {"foresight": ()}
+"""The forms in which an attack is tried, where that is not its bare name: the key is its name in the table.
+
+Foresight is its inner attack where momentum is at the server or at the workers, as it is here.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,6 +157,26 @@ def infeasible() -> list[Infeasible]:
         for f, defence in itertools.product(BYZANTINE, defences())
         if (reason := defence.infeasible(f))
     ]
+
+
+def described() -> str:
+    """What the recipe is made of."""
+    return (
+        f"the zoo: {len(defences())} defences, {len(attack_specs())} attacks and none, {len(PLACES)} placements of "
+        f"momentum, f = {' and '.join(map(str, BYZANTINE))} of {WORKERS} workers: {len(entries()):,} cells"
+    )
+
+
+def missing() -> list[str]:
+    """Which defences do not exist for which f: a line for each f, or several f, that some lack."""
+    lacking: dict[str, tuple[int, ...]] = {}
+    for entry in infeasible():
+        lacking[entry.defence] = (*lacking.get(entry.defence, ()), entry.f)
+    lines = []
+    for fs in sorted(set(lacking.values())):
+        names = [name for name, without in lacking.items() if without == fs]
+        lines.append(f"not feasible for f = {' and '.join(map(str, fs))} ({len(names)}): {', '.join(names)}")
+    return lines
 
 
 def defences() -> list[Defence]:

@@ -27,7 +27,9 @@ class Adaptive(ServerKept):
     median over workers of their median squared distance to the others, halved, in place of the variance. With fewer
     than half of the rows Byzantine, each coordinate of the first is between honest ones. For n >= 2f + 2 the second is
     between honest pairs' halved squared distances (at n = 2f + 1 it is at most the largest of them, but f rows at the
-    honest mean halve it): whatever f workers send moves the switch no further than honest values reach.
+    honest mean halve it): whatever f workers send moves the switch no further than honest values reach. That can
+    be far enough: what pulls the median the same way in every round looks like a straight trajectory
+    (docs/beyond/placements.md).
     """
 
     name = "adaptive"
@@ -57,10 +59,13 @@ class Adaptive(ServerKept):
         last = state.get("direction")
         if last is None:
             last = torch.zeros_like(vector)
-        if bool(state["at_workers"]):
+        if self.at_workers(state):
             return vector, {**state, "direction": vector}
         direction, memory = self._accumulate(vector, last)
         return direction, {**state, "direction": memory}
+
+    def at_workers(self, state: State) -> bool:
+        return bool(state["at_workers"])
 
     def judged_by(self, rows: Tensor, honest: int) -> tuple[Tensor, float]:
         """(what stands for the mean of the honest rows, what stands for their deviation)."""
@@ -69,10 +74,10 @@ class Adaptive(ServerKept):
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveOracle(Adaptive):
-    """`adaptive` as it would be if the server knew who is honest: what robust estimates can at best achieve."""
+    """`adaptive` as it would be if the server knew who is honest: what its estimates are estimates of."""
 
     name = "adaptive-oracle"
-    summary = "as adaptive, but judged by the honest rows alone, which no server knows: an upper bound"
+    summary = "as adaptive, but judged by the honest rows alone, which no server knows"
     paper = "this one's conclusion"
     one_process = True
 

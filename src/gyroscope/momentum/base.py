@@ -58,17 +58,25 @@ class Placement(ABC):
         """
         return rows, state
 
+    def shared(self, state: State) -> Tensor | None:
+        """What every honest worker adds to its gradient in `before`, where that is the same for all. Else None."""
+        return None
+
     def received(self, rows: Tensor, state: State, f: int, honest: int) -> tuple[Tensor, State]:
         """From all n rows, as they arrived at the server, to those that the rule is given.
 
         f: how many of them the server must reckon with to be Byzantine. honest: how many, the first ones, are not: only
-        a placement that is meant as an upper bound looks at that, because no server knows it.
+        a placement that is meant for comparison looks at that, because no server knows it.
         """
         return rows, state
 
     def after(self, vector: Tensor, state: State) -> tuple[Tensor, State]:
         """From the rule's vector to the direction of the update."""
         return vector, state
+
+    def at_workers(self, state: State) -> bool | None:
+        """After a round: whether its momentum was at the workers. None for a placement that never switches."""
+        return None
 
     def _accumulate(self, gradient: Tensor, memory: Tensor, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(what to use, what to remember): the momentum itself, or with Nesterov's look-ahead g + mu * m."""

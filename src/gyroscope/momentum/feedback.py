@@ -37,5 +37,8 @@ class Feedback(Placement):
     def before(self, rows: Tensor, state: State, out: Tensor | None = None) -> tuple[Tensor, State]:
         return torch.add(rows, state["aggregate"], alpha=self.mu, out=out), state
 
+    def shared(self, state: State) -> Tensor:
+        return self.mu * state["aggregate"]
+
     def after(self, vector: Tensor, state: State) -> tuple[Tensor, State]:
         return vector, {"aggregate": vector}

@@ -31,6 +31,11 @@ class Maps:
         runs = resilience.read(folder)
         self.best, self.final = Map(runs, resilience.best), Map(runs, resilience.final)
 
+    @property
+    def anything(self) -> bool:
+        """Whether there is a single drop to show."""
+        return any(cell.drops for standing in self.best.standings for cell in standing.cells.values())
+
     def of(self, f: int, placement: str) -> list[Standing]:
         """The defences with this f and placement, the best one first; those without all their runs last."""
         ranked = [standing for standing in self.best.ranking(f) if standing.placement == placement]
@@ -47,24 +52,25 @@ def _verdict(maps: Maps, f: int) -> str:
     everyone = maps.best.ranking(f)
     ranking = [standing for standing in everyone if not standing.trusting]
     head = f"**f = {f} of {zoo.WORKERS}:** "
-    if len(ranking) < 2:
-        return f"{head}not measured."
-    first, second = ranking[:2]
+    if not ranking:
+        return f"{head}not measured: {_lacking(maps)}."
+    first, others = ranking[0], ranking[1:]
     attacks = len(first.attacked)
     noise = maps.best.noise(f)
-    near = [s for s in ranking[1:] if s.worst.drop - first.worst.drop <= noise.between(len(first.seeds), len(s.seeds))]
     tried = {(s.defence, s.placement) for s in ranking if s.seeds >= first.seeds}  # nobody wins by one lucky seed
     candidates = [s for s in maps.final.standings if s.f == f and (s.defence, s.placement) in tried]
     by_final = min(candidates, key=lambda s: (s.worst_over(first.seeds), s.mean))
     text = (
         f"{head}**{_name(first)} loses least in the worst case over all {attacks} attacks: "
         f"{_points(first.worst.drop)} of maximum accuracy, to `{first.worst.entry.attack}`.** "
-        f"The runner-up, {_name(second)}, loses {_points(second.worst.drop)}, to `{second.worst.entry.attack}`."
     )
+    text += _compared(ranking, maps.best.standings, f)
     undefended = [s.worst.drop for s in ranking if s.defence == BASELINE]
     if undefended:
         text += f" Without a defence the worst attack costs {_points(max(undefended))}."
-    text += f" {_noise_text(noise)} {_near_text(near, noise)}"
+    text += f" {_noise_text(noise)}"
+    if noise.known and others:
+        text += f" {_near_text(first, others, noise)}"
     same = (by_final.defence, by_final.placement) == (first.defence, first.placement)
     text += f" By final instead of maximum accuracy {'it, too,' if same else _name(by_final)} loses least: "
     text += f"{_points(by_final.worst.drop)}, to `{by_final.worst.entry.attack}`."
@@ -77,8 +83,29 @@ def _verdict(maps: Maps, f: int) -> str:
     return text
 
 
+def _lacking(maps: Maps) -> str:
+    """Why nothing can be said."""
+    if not any(maps.best.baselines.values()):
+        return "the unattacked averages to compare with are missing (gyroscope sweep zoo --only average-none-f_0)"
+    return "no defence has met every attack with a seed that the unattacked averages have, too"
+
+
+def _compared(ranking: Sequence[Standing], standings: Sequence[Standing], f: int) -> str:
+    """The runner-up, and among how many that is said, where it is not all."""
+    there = sum(standing.f == f and not standing.trusting for standing in standings)
+    text = "No other has met all of them: there is nothing to compare it with."
+    if len(ranking) > 1:
+        second = ranking[1]
+        text = f"The runner-up, {_name(second)}, loses {_points(second.worst.drop)}, to `{second.worst.entry.attack}`."
+    if len(ranking) < there:
+        text += f" (Of {there} defences and placements {len(ranking)} are measured.)"
+    return text
+
+
 def _noise_text(noise: resilience.Noise) -> str:
     runs = "one seed per cell" if noise.seeds == 1 else f"{noise.seeds} seeds per cell of the best"
+    if not noise.known:
+        return f"This rests on {runs}; how far drops scatter from seed to seed is not known."
     if noise.of_attacked:
         where = "their drops scatter"
     else:
@@ -89,11 +116,12 @@ def _noise_text(noise: resilience.Noise) -> str:
     )
 
 
-def _near_text(near: Sequence[Standing], noise: resilience.Noise) -> str:
+def _near_text(first: Standing, others: Sequence[Standing], noise: resilience.Noise) -> str:
+    near = [s for s in others if s.worst.drop - first.worst.drop <= noise.between(len(first.seeds), len(s.seeds))]
     if not near:
         return "No other defence is that near."
-    others = "1 other defence is" if len(near) == 1 else f"{len(near)} other defences are"
-    return f"{others} too near to the first to be told apart from it, those with one seed included."
+    number = "1 other defence is" if len(near) == 1 else f"{len(near)} other defences are"
+    return f"{number} too near to the first to be told apart from it, those with one seed included."
 
 
 def size(maps: Maps) -> str:
@@ -130,20 +158,37 @@ def placements(maps: Maps) -> str:
 
 
 def best_table(maps: Maps) -> str:
-    """The best few for each f."""
-    lines = [
-        "| f | defence | momentum at the | worst case (points) | to | mean over the attacks | unattacked |",
-        "|---:|---|---|---:|---|---:|---:|",
+    """The best few for each f, and what their order goes by."""
+    header = [
+        "f",
+        "defence",
+        "momentum at the",
+        "seeds",
+        "worst case (points)",
+        "to",
+        "mean over the attacks",
+        "unattacked",
     ]
+    lines = [f"| {' | '.join(header)} |", "|---:|---|---|---:|---:|---|---:|---:|"]
+    finals = False
     for f in zoo.BYZANTINE:
-        for standing in maps.best.ranking(f)[:_SHOWN]:
+        shown = maps.best.ranking(f)[:_SHOWN]
+        finals = finals or len({len(standing.seeds) for standing in shown}) > 1
+        for standing in shown:
             worst, mark = standing.worst, " (trusts)" if standing.trusting else ""
             cells = [
-                str(f), f"`{standing.defence}`{mark}", standing.placement, f"{worst.drop:.1f}",
-                f"`{worst.entry.attack}`", f"{standing.mean:.1f}", _cell(standing, NO_ATTACK),
+                str(f), f"`{standing.defence}`{mark}", standing.placement, str(len(standing.seeds)),
+                f"{worst.drop:.1f}", f"`{worst.entry.attack}`", f"{standing.mean:.1f}", _cell(standing, NO_ATTACK),
             ]  # fmt: skip
             lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    order = "Sorted by f, then by the worst case."
+    if finals:
+        order = (
+            "Sorted by f; then the finalists, who ran with more seeds, by their worst case over all of these; then the "
+            "others, by the worst case with the seeds that all have. So a smaller figure may stand below larger ones "
+            "that rest on more seeds: with its own seeds alone those were smaller still."
+        )
+    return f"{order}\n\n" + "\n".join(lines)
 
 
 def whole_tables(maps: Maps) -> str:

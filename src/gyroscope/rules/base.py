@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from gyroscope import randomness, specs
 from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError, InfeasibleError
+from gyroscope.errors import ConfigError, InfeasibleError, either
+
+_Self = TypeVar("_Self", bound="Rule")
 
 NO_TRUSTED = (
     "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
-    "how many it holds (trusted = 100, or --trusted 100; in Python rule(rows, f, Context(trusted=...))), or choose "
-    "another rule"
+    "how many it holds (trusted = 100; outside of a run rule(rows, f, Context(trusted=...))), or choose another rule"
 )
 
 
@@ -28,7 +29,10 @@ class Aggregate(NamedTuple):
     """The aggregated vector: shape (d,), dtype and device of the rows."""
 
     weight: Tensor | None
-    """Each worker's share in the vector, shape (n,), float64, sum 1; None where a share has no meaning."""
+    """Each worker's share in the vector, shape (n,), float64; None where a share has no meaning.
+
+    They add up to 1, or to 0 where no worker has a part in the vector: `fltrust` falls back on the trusted gradient.
+    """
 
 
 Reads = Literal["rows", "columns", "distances"]
@@ -131,6 +135,10 @@ class Rule(ABC):
     knows_workers: ClassVar[bool] = False
     """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
+    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
+        specs.check_class("rule", cls)
+        return super().__new__(cls)
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         first = next(kind for kind in cls.__mro__ if "aggregate" in vars(kind) or "reads" in vars(kind))
@@ -167,6 +175,18 @@ class Rule(ABC):
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this rule: `krum:m=1`."""
         return specs.text(self)
+
+    def __rshift__(self, other: object) -> NoReturn:
+        named = f"{other.__name__}()" if isinstance(other, type) else repr(other)
+        if isinstance(other, Rule) or (isinstance(other, type) and issubclass(other, Rule)):
+            raise ConfigError(
+                f"a rule comes last, and {self} is one: pre-aggregations come before it (Nnm() >> {self!r}), "
+                f"and several rules take turns in a mixture (Mixture([{self!r}, {named}]))"
+            )
+        raise ConfigError(f"a rule comes last, after its pre-aggregations: write {named} >> {self!r}")
+
+    def __rrshift__(self, other: object) -> NoReturn:
+        raise not_composable(other, f"{{}} >> {self!r}")
 
     @abstractmethod
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
@@ -207,17 +227,19 @@ class Rule(ABC):
         needed = self.min_workers(f)
         if n >= needed:
             return
-        largest = max((g for g in range(f) if self.min_workers(g) <= n), default=None)
-        remedies = [f"lower f to {largest}"] if largest is not None else [f"use at least {needed} workers"]
-        weaker = self.weaker
-        while weaker is not None and weaker().min_workers(f) > n:
-            weaker = weaker.weaker
-        if weaker is not None:
-            remedies.append(f"use {weaker.name}")
+        remedies = fewer_or_more(self.min_workers, n, f)
+        remedies += [f"use {rule.name}" for rule in self.weaker_rules() if rule.min_workers(f) <= n][:1]
         bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
         raise InfeasibleError(
-            f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: " + " or ".join(remedies)
+            f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: {either(remedies)}"
         )
+
+    def weaker_rules(self) -> Iterator[Rule]:
+        """Rules that tolerate more Byzantine workers, and ever more of them, as far as the classes name one."""
+        weaker = self.weaker
+        while weaker is not None:
+            yield weaker()
+            weaker = weaker.weaker
 
     def _checked(self, aggregate: Aggregate, rows: Tensor) -> Aggregate:
         """What a rule returned, or an error that says what is wrong with it: anyone may have written the rule."""
@@ -266,6 +288,26 @@ def check_f(f: int) -> None:
         raise ConfigError(f"f must be a whole number of workers, got {f!r}")
     if f < 0:
         raise InfeasibleError(f"f cannot be negative, got f = {f}")
+
+
+def not_composable(thing: object, place: str) -> ConfigError:
+    """What to write instead of something that is neither a pre-aggregation nor a rule, where {} stands in `place`."""
+    if isinstance(thing, type):
+        return ConfigError(
+            f"{thing.__name__} is a class, not yet an object: write {place.format(f'{thing.__name__}()')}"
+        )
+    if isinstance(thing, str):
+        return ConfigError(
+            f"{thing!r} is a spec: write the whole as one, rules.parse('nnm+krum'), or objects only, Nnm() >> Krum()"
+        )
+    return ConfigError(f"only pre-aggregations and a rule can be composed, as in Nnm() >> Krum(), got {thing!r}")
+
+
+def fewer_or_more(min_workers: Callable[[int], int], n: int, f: int) -> list[str]:
+    """What always helps where n workers are too few for f Byzantine ones: fewer of these, or more of all."""
+    largest = max((g for g in range(f) if min_workers(g) <= n), default=None)
+    fewer = [f"lower f to {largest}"] if largest is not None else []
+    return [*fewer, f"use at least {min_workers(f)} workers"]
 
 
 def _describe(thing: object) -> str:

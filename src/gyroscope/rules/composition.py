@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, overload
+from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from gyroscope import rows as rows_module
 from gyroscope import specs
-from gyroscope.errors import ConfigError, InfeasibleError
+from gyroscope.errors import ConfigError, InfeasibleError, either
 from gyroscope.rules.base import (
     Aggregate,
     Context,
@@ -25,9 +25,12 @@ from gyroscope.rules.base import (
     Rule,
     Uses,
     check_f,
+    fewer_or_more,
     labelled,
+    not_composable,
 )
 
+_Self = TypeVar("_Self", bound="Preaggregation")
 _MANY = 999  # workers: more than any rule needs that trusts some of them
 _CHECKED_UP_TO = 12  # Byzantine workers: where a bound is a straight line so far, it is taken for one
 
@@ -70,6 +73,10 @@ class Preaggregation(ABC):
     shuffles: ClassVar[bool] = False
     """Whether row i is another worker's in every round."""
 
+    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
+        specs.check_class("pre-aggregation", cls)
+        return super().__new__(cls)
+
     def __call__(self, rows: Tensor, f: int, context: Context | None = None) -> Prepared:
         checked = rows_module.check(rows)
         self.check_feasible(checked.shape[0], f)
@@ -81,6 +88,9 @@ class Preaggregation(ABC):
     def __rshift__(self, other: Rule) -> Composed: ...
     def __rshift__(self, other: Preaggregation | Chain | Rule) -> Chain | Composed:
         return Chain((self,)) >> other
+
+    def __rrshift__(self, other: object) -> NoReturn:
+        raise not_composable(other, f"{{}} >> {self!r} >> Krum()")
 
     def __str__(self) -> str:
         """The spec that builds it: `bucketing:s=3`."""
@@ -105,13 +115,18 @@ class Preaggregation(ABC):
         """How many rows it makes of n."""
         return n
 
+    def milder(self) -> Iterable[Preaggregation]:
+        """The same with settings that leave more rows, the nearest first: what an error can suggest."""
+        return ()
+
     def check_feasible(self, n: int, f: int) -> None:
         check_f(f)
         needed = self.min_workers(f)
         if n < needed:
             bound = f"{self.needs} = {needed}" if self.needs != "-" else f"at least {needed}"
             raise InfeasibleError(
-                f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: use at least {needed} workers"
+                f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: "
+                + either(fewer_or_more(self.min_workers, n, f))
             )
 
 
@@ -132,7 +147,10 @@ class Chain:
             return Chain((*self.stages, *other.stages))
         if isinstance(other, Rule):
             return Composed(self.stages, other)
-        return NotImplemented
+        raise not_composable(other, f"{self} >> {{}}")
+
+    def __str__(self) -> str:
+        return " >> ".join(map(repr, self.stages))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -187,10 +205,7 @@ class Composed(ContextualRule):
         return "+".join(map(str, (*self.stages, self.rule)))
 
     def min_workers(self, f: int) -> int:
-        needed = self.rule.min_workers(f)
-        for stage in reversed(self.stages):
-            needed = stage.min_workers(f, needed)
-        return needed
+        return self._needed_up_to(len(self.stages), f)
 
     def reach(self, n: int, f: int) -> float:
         return self.rule.reach(self._rows_left(n)[-1], f) if self.promise == "range" else 0.0
@@ -245,22 +260,48 @@ class Composed(ContextualRule):
         return left
 
     def _infeasible(self, n: int, f: int, needed: int) -> str:
-        """Which stage fails, and what helps."""
-        needs = [stage.min_workers(f) for stage in self.stages] + [self.rule.min_workers(f)]
-        left = self._rows_left(n)
-        place = next(place for place, (has, wants) in enumerate(zip(left, needs, strict=True)) if has < wants)
+        """Which part asks for so many workers, and what helps."""
+        place = next(place for place in range(len(self.stages) + 1) if self._needed_up_to(place, f) == needed)
         part: Preaggregation | Rule = self.rule if place == len(self.stages) else self.stages[place]
-        formula_ = f"{part.needs} = " if part.needs not in ("", "-") else ""
-        largest = max((g for g in range(f) if self.min_workers(g) <= n), default=None)
-        remedy = f"lower f to {largest}" if largest is not None else f"use at least {needed} workers"
-        if left[place] < n:
-            before = "+".join(map(str, self.stages[:place]))
-            where = f"{before} leaves {left[place]} rows, and {part} needs {formula_}{needs[place]}"
-            remedy += f" or leave out {before}" if self.rule.min_workers(f) <= n else ""
+        left = self._rows_left(n)
+        shrinking = [at for at in range(place) if left[at + 1] < left[at]]
+        remedies = fewer_or_more(self.min_workers, n, f)
+        if shrinking:
+            names = "+".join(str(self.stages[at]) for at in shrinking)
+            wanted = part.min_workers(f)
+            bound = f"{wanted} ({part.needs})" if part.needs not in ("", "-") else str(wanted)
+            rows = "1 row" if left[place] == 1 else f"{left[place]} rows"
+            cause = f"because {names} leaves {rows} and {part} needs {bound}"
+            remedies += self._with_more_left(shrinking, n, f)
+            others = [stage for at, stage in enumerate(self.stages) if at not in shrinking]
+            remedies += [f"leave out {names}"] if _chain(others, self.rule).min_workers(f) <= n else []
         else:
-            where = f"{part} needs {formula_}{needs[place]}"
-        bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
-        return f"{self} needs {bound} workers for f = {f}, got n = {n}: {where}; {remedy}"
+            cause = f"because of {part}"
+            weaker = [_chain(self.stages, rule) for rule in self.rule.weaker_rules()]
+            remedies += [f"use {rule}" for rule in weaker if rule.min_workers(f) <= n][:1]
+        needs = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
+        return f"{self} needs {needs} workers for f = {f}, got n = {n}, {cause}: {either(remedies)}"
+
+    def _needed_up_to(self, place: int, f: int) -> int:
+        """How many workers there must be for the part at this place and all that stand before it."""
+        needed = self.rule.min_workers(f) if place == len(self.stages) else self.stages[place].min_workers(f)
+        for stage in reversed(self.stages[:place]):
+            needed = stage.min_workers(f, needed)
+        return needed
+
+    def _with_more_left(self, shrinking: Sequence[int], n: int, f: int) -> list[str]:
+        """The first other setting of one of those stages with which n workers are enough."""
+        for at in shrinking:
+            for milder in self.stages[at].milder():
+                stages = (*self.stages[:at], milder, *self.stages[at + 1 :])
+                if Composed(stages, self.rule).min_workers(f) <= n:
+                    changes = vars(milder).items() - vars(self.stages[at]).items()
+                    return [f"use {milder.name}:" + ",".join(f"{key}={value}" for key, value in sorted(changes))]
+        return []
+
+
+def _chain(stages: Sequence[Preaggregation], rule: Rule) -> Rule:
+    return Composed(tuple(stages), rule) if stages else rule
 
 
 def formula(min_workers: Callable[[int], int]) -> str:

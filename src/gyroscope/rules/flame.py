@@ -17,10 +17,8 @@ from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
 from gyroscope.rules.median import Median
 
-_SAME = 1e-28
-"""Squared distances of unit vectors below this are rounding errors: the rows point the same way."""
-_EQUAL = 1 + 1e-11
-"""Distances that differ by less are equal."""
+_COLUMNS = 1 << 16
+"""So many at a time: the rows' directions are made in memory that stays in the cache."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +71,13 @@ class FLAME(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n, d = rows.shape
         arrows = _Arrows(rows)
-        chosen = majority(_cosine_distances(arrows), n // 2 + 1)
+        chosen = majority(arrows.cosine_distances(), n // 2 + 1, arrows.equal)
         weight = spectral.shares_of(n, chosen, rows.device)
         members = weight.nonzero().flatten()
         limit = arrows.lengths.sort().values[(n - 1) // 2]
-        shares = arrows.lengths[members].clamp(max=limit) / len(members)
-        vector = torch.cat([shares @ units.index_select(0, members) for units in arrows.units()])
+        unit = limit if 0 < limit < math.inf else torch.ones_like(limit)  # a length need not be a float32 number
+        shares = arrows.lengths[members].clamp(max=limit) / unit / len(members)
+        vector = torch.cat([shares.to(units.dtype) @ units for units in arrows.units(members)]).double() * unit
         if self.noise > 0:
             draw = torch.randn(d, generator=context.generator("flame"), dtype=torch.float64)
             vector += self.noise * limit * draw.to(rows.device)
@@ -86,40 +85,52 @@ class FLAME(ContextualRule):
 
 
 class _Arrows:
-    """Rows as lengths and directions, in float64. However long a finite row is, its direction is known."""
+    """Rows as lengths and directions. However long a finite row is, its direction is known.
+
+    Lengths are float64; directions have the precision of the rows, and at least float32's.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
-        largest = torch.linalg.vector_norm(rows, math.inf, dim=1).double()
-        self.scale = torch.where(largest > 0, largest, 1.0).unsqueeze(1)  # so that no square overflows or vanishes
-        squares = torch.zeros_like(largest)
-        for _, block in rows_module.blocks(rows):
-            squares += block.div_(self.scale).square_().sum(dim=1)
-        roots = squares.sqrt_()
-        self.roots = torch.where(roots > 0, roots, 1.0).unsqueeze(1)
-        self.lengths = (roots * largest).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        self.dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
+        largest = torch.maximum(rows.amax(dim=1).abs(), rows.amin(dim=1).abs()).to(self.dtype)
+        self.scale = torch.where(largest > 0, largest, 1.0)  # so that no square overflows or vanishes
+        scaled = (row.to(self.dtype) / by for row, by in zip(rows, self.scale, strict=True))
+        roots = torch.stack([torch.linalg.vector_norm(row, dtype=torch.float64) for row in scaled])
+        self.roots = torch.where(roots > 0, roots, 1.0).to(self.dtype)
+        self.lengths = (roots * largest.double()).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         """(n,): inf for a row that is not finite, or whose length is no number."""
+        rounding = torch.finfo(self.dtype).eps
+        self.same = 8 * rounding**2
+        """Squared distances of unit vectors below this are rounding errors: the rows point the same way."""
+        self.equal = 1 + (1e-6 if self.dtype == torch.float32 else 1e-11)
+        """Distances whose quotient is less are equal."""
 
-    def units(self) -> Iterator[Tensor]:
-        """(n, d) in parts, one beside the other: the rows at length 1, or 0 where they are zero."""
-        for _, block in rows_module.blocks(self.rows):
-            yield block.div_(self.scale).div_(self.roots)
+    def units(self, chosen: Tensor | None = None) -> Iterator[Tensor]:
+        """(n, d), or the chosen rows of it, in parts one beside the other: at length 1, or 0 where rows are zero."""
+        scale, roots = self.scale.unsqueeze(1), self.roots.unsqueeze(1)
+        if chosen is not None:
+            scale, roots = scale[chosen], roots[chosen]
+        for start in range(0, self.rows.shape[1], _COLUMNS):
+            block = self.rows[:, start : start + _COLUMNS]
+            block = block if chosen is None else block.index_select(0, chosen)
+            yield block.to(self.dtype).div(scale).div_(roots)
+
+    def cosine_distances(self) -> spectral.Array:
+        """(n, n): 1 - cosine; inf for a row that is not finite."""
+        parts = [spectral.table_of(rows_module.squared_distances(units)) for units in self.units()]
+        table = np.sum(parts, axis=0) / 2
+        table[table < self.same] = 0
+        zero = (self.lengths == 0).cpu().numpy()
+        table[zero != zero[:, None]] *= 2  # a unit and nothing: their cosine counts as 0
+        return np.asarray(table)
 
 
-def _cosine_distances(arrows: _Arrows) -> spectral.Array:
-    """(n, n): 1 - cosine; inf for a row that is not finite."""
-    parts = [spectral.table_of(rows_module.squared_distances(units)) for units in arrows.units()]
-    table = np.sum(parts, axis=0) / 2
-    table[table < _SAME] = 0
-    zero = (arrows.lengths == 0).cpu().numpy()
-    table[zero != zero[:, None]] *= 2  # a unit and nothing: their cosine counts as 0
-    return np.asarray(table)
-
-
-def majority(table: spectral.Array, size: int) -> spectral.Array:
+def majority(table: spectral.Array, size: int, equal: float = 1.0) -> spectral.Array:
     """The numbers of the rows in the first component of at least `size` rows, as rows are linked the nearest first.
 
-    Links of equal length come together. size: more than half of the rows, so that there is one such component only.
+    Links of equal length come together; equal: the largest quotient of lengths that counts as equal.
+    size: more than half of the rows, so that there is one such component only.
     """
     component = np.arange(len(table))
     threshold = np.inf
@@ -128,7 +139,7 @@ def majority(table: spectral.Array, size: int) -> spectral.Array:
             break
         component[component == component[second]] = component[first]
         if threshold == np.inf and np.bincount(component).max() >= size:
-            threshold = length * _EQUAL
+            threshold = length * equal
     return np.asarray((component == np.bincount(component).argmax()).nonzero()[0])
 
 

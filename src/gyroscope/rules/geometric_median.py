@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import ClassVar
 
 import torch
@@ -22,7 +23,9 @@ class GeometricMedian(Rule):
     tolerance * r of the result count as if they were there (see `weiszfeld`), and r is the distance within which the
     nearest n-f rows are from the coordinate-wise median. This is checked, it does not depend on scale, and means that
     the sum of distances is within n * tolerance * (2r + D) of the smallest, if the result is D away from the best
-    point. In practice the error is far smaller: Newton's steps speed up Weiszfeld's.
+    point. In practice the error is far smaller: Newton's steps speed up Weiszfeld's. Should the search end before that
+    (after 1,000 steps, or because rounding stops it), the nearest point found is the result, and a warning says how
+    near: an error would let whoever can cause it stop the training.
 
     Guarantee: where R is the distance of the farthest of h = n-f honest rows from the honest mean, the geometric median
     is within 2h/(h-f) R of it. From a point at a distance D of the mean, all honest rows are at least D - R away, and
@@ -70,7 +73,14 @@ class GeometricMedian(Rule):
             return Aggregate(rows.new_full((d,), torch.nan), None)
         finite = rows if len(kept) == n else rows.index_select(0, kept)
         radius = self.tolerance * float(lengths[kept].sort().values[n - f - 1])
-        shares, _ = weiszfeld.geometric_median(_points(finite, center, lengths[kept]), radius)
+        target = min(weiszfeld.TARGET, self.tolerance)
+        shares, excess = weiszfeld.geometric_median(_points(finite, center, lengths[kept]), radius, target)
+        if excess > self.tolerance:
+            warnings.warn(
+                f"the geometric median was reached only to {excess:.1e} instead of the tolerance {self.tolerance:g}: "
+                "rounding or the number of steps stopped the search; the nearest point found is taken",
+                stacklevel=2,
+            )
         share = torch.from_numpy(shares).to(rows.device)
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_copy_(0, kept, share)
         return Aggregate(_weighted(finite, share), weight)

@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 TARGET = 1e-10
-"""The excess at which one can stop, whatever the tolerance: steps converge so fast that the rest is nearly free."""
+"""The excess at which one can stop, however large the tolerance: steps converge fast, and the rest is nearly free."""
 _STEPS = 1000
 
 
-def geometric_median(points: Array, radius: float) -> tuple[Array, float]:
+def geometric_median(points: Array, radius: float, target: float = TARGET) -> tuple[Array, float]:
     """Each point's weight in the geometric median, which is their weighted mean; and the excess that is left there.
 
-    Half of the points or more should be around zero: the search begins there.
+    Half of the points or more should be around zero: the search begins there, and ends where the excess is at most the
+    target, or where rounding or the number of steps ends it: the excess that is returned tells.
     """
-    best, excess = _among_the_points(points, radius)
-    if excess <= TARGET:
+    best, excess = _among_the_points(points, radius, target)
+    if excess <= target:
         return best, excess
-    weight, left = _by_steps(points, radius)
+    weight, left = _by_steps(points, radius, target)
     return (weight, left) if left <= excess else (best, excess)
 
 
@@ -43,15 +44,15 @@ def excess_at(points: Array, place: Array, radius: float) -> float:
     return max(0.0, float(_lengths(pull[None])[0]) - float(np.count_nonzero(~outside))) / len(points)
 
 
-def _among_the_points(points: Array, radius: float) -> tuple[Array, float]:
+def _among_the_points(points: Array, radius: float, target: float) -> tuple[Array, float]:
     """The weights of the best of the points. Several that are optimal (two middle values on a line) share alike."""
     excesses = np.array([excess_at(points, point, radius) for point in points])
-    least = max(TARGET, float(excesses.min()))
+    least = max(target, float(excesses.min()))
     chosen = (excesses <= least).astype(np.float64)
     return chosen / chosen.sum(), float(excesses.min())
 
 
-def _by_steps(points: Array, radius: float) -> tuple[Array, float]:
+def _by_steps(points: Array, radius: float, target: float) -> tuple[Array, float]:
     """Newton's steps where they lower the sum, else Weiszfeld's, which always do.
 
     Within the radius a distance is smoothed to a parabola, so that there is a direction and a curvature everywhere. Far
@@ -59,7 +60,7 @@ def _by_steps(points: Array, radius: float) -> tuple[Array, float]:
     """
     place = _mean(points, 1 / np.maximum(_lengths(points), radius))
     for _ in range(_STEPS):
-        if excess_at(points, place, radius) <= TARGET:
+        if excess_at(points, place, radius) <= target:
             break
         offsets = points - place
         step = _newton(offsets, radius)

@@ -56,6 +56,9 @@ class Bucketing(Preaggregation):
     def rows_left(self, n: int) -> int:
         return -(-n // self.s)
 
+    def milder(self) -> list[Bucketing]:
+        return [Bucketing(s) for s in range(self.s - 1, 1, -1)]
+
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
         n = rows.shape[0]
         order = torch.randperm(n, generator=context.generator("buckets")).to(rows.device)

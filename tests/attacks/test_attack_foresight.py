@@ -1,0 +1,95 @@
+"""Foresight: what the rule is shown, not what is sent, is the inner attack's."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from attacking import view_of
+from strategies import normal
+from torch import Tensor
+
+from gyroscope import Config, tasks, training
+from gyroscope.attacks import Attack, Foresight, Gaussian, Little, Nan, SignFlip, parse
+from gyroscope.rules import Krum
+from gyroscope.training import Run
+
+HONEST, PAST = normal(6, 4, seed=1), 3 * normal(8, 4, seed=2)
+DIGITS = tasks.parse("digits").load()
+
+
+def shown(attack: Attack, received: object, seed: int = 0) -> Tensor:
+    """All rows as the rule is shown them, of 6 honest and 2 Byzantine workers."""
+    view = dataclasses.replace(view_of(HONEST, 2, seed=seed), received=received)  # type: ignore[arg-type]
+    return view.shown(torch.cat([HONEST, attack(HONEST, 2, view)]))
+
+
+@pytest.mark.parametrize("spec", ["little", "empire", "min-max", "little:factor=auto", "label-flip", "mimic"])
+def test_the_rule_is_shown_the_inner_attack_on_the_accumulated_rows(spec: str) -> None:
+    rows = shown(Foresight(parse(spec)), lambda rows: rows + PAST)
+    honest = HONEST + PAST[:6]
+    view = view_of(honest, 2)
+    own = view_of(HONEST, 2).own
+    assert own is not None
+    view = dataclasses.replace(view, own=lambda flipped: own(flipped) + PAST[6:])
+    torch.testing.assert_close(rows[6:], parse(spec)(honest, 2, view), rtol=1e-9, atol=1e-9)
+    assert spec == "label-flip" or not torch.allclose(shown(parse(spec), lambda rows: rows + PAST)[6:], rows[6:])
+
+
+@pytest.mark.parametrize("inner", [SignFlip(), Gaussian(), Little()], ids=str)
+def test_it_aims_again_where_the_row_changes_what_the_server_does(inner: Attack) -> None:
+    def switching(rows: Tensor) -> Tensor:
+        return rows + PAST if bool(rows[6:].any()) else rows
+
+    # What a first attempt drew or noted must not be felt.
+    got, wanted = (shown(Foresight(inner), server, seed=3) for server in (switching, lambda rows: rows + PAST))
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_rows_that_are_not_finite_stay_so() -> None:
+    rows = shown(Foresight(Nan()), lambda rows: rows + PAST)
+    assert all(math.isnan(value) for value in rows[6:].flatten().tolist())
+
+
+@pytest.mark.parametrize("attack", ["little", "empire"])
+def test_against_momentum_kept_by_the_server_it_is_the_attack_on_momentum_at_the_workers(attack: str) -> None:
+    config = Config(rule="krum", byzantine=5, steps=15, evaluate_every=15)
+    kept = training.train(dataclasses.replace(config, momentum="server-kept", attack=f"foresight:attack={attack}"))
+    known = training.train(dataclasses.replace(config, momentum="workers", attack=attack))
+    for name, tensor in kept.model.state_dict().items():
+        torch.testing.assert_close(tensor, known.model.state_dict()[name], rtol=1e-3, atol=1e-4)
+    unknowing = training.train(dataclasses.replace(config, momentum="server-kept", attack=attack))
+    same = all(
+        torch.allclose(tensor, known.model.state_dict()[name], rtol=1e-3, atol=1e-4)
+        for name, tensor in unknowing.model.state_dict().items()
+    )
+    assert same == (attack == "empire"), "a share of the mean is the same share of what is accumulated; std is not"
+
+
+def test_against_the_adaptive_placement_the_rule_is_shown_the_attack_whichever_way_it_switches() -> None:
+    """In a whole run: Byzantine rows, as shown, are mean - 1.5 std of the honest rows as shown."""
+    config = Config(rule="krum", attack="foresight:attack=little", byzantine=5, momentum="adaptive", lr="1")
+    Watching.seen.clear()
+    run = Run(config.resolve(), DIGITS)
+    run.players = dataclasses.replace(run.players, rule=Watching())
+    switches = [run.play_round()["at_workers"] for _ in range(30)]
+    assert {True, False} == set(switches)
+    aimed = 0
+    for rows in Watching.seen:
+        honest = rows[: len(rows) - 5].double()
+        wanted = (honest.mean(dim=0) - 1.5 * honest.std(dim=0)).float()
+        aimed += all(torch.allclose(row, wanted, rtol=1e-3, atol=1e-4) for row in rows[-5:])
+    assert aimed >= 24, "it misses only where the row that suits the one placement leads to the other"
+
+
+@dataclasses.dataclass(frozen=True)
+class Watching(Krum):
+    """Krum that remembers what it was shown."""
+
+    seen = []  # type: ignore[var-annotated]  # noqa: RUF012
+
+    def step(self, rows, f, context):  # type: ignore[no-untyped-def]
+        self.seen.append(rows.clone())
+        return super().step(rows, f, context)
