@@ -9,7 +9,20 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from gyroscope import __version__
-from gyroscope.commands import bench, demo, flower, listing, report, reproduce, serve, shards, sweep, train, work
+from gyroscope.commands import (
+    asynchronous,
+    bench,
+    demo,
+    flower,
+    listing,
+    report,
+    reproduce,
+    serve,
+    shards,
+    sweep,
+    train,
+    work,
+)
 from gyroscope.errors import GyroscopeError
 
 
@@ -58,6 +71,6 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (demo, train, listing, shards, reproduce, sweep, report, serve, work, flower, bench):
+    for command in (demo, train, listing, shards, reproduce, sweep, report, serve, work, asynchronous, flower, bench):
         command.add(commands)
     return top

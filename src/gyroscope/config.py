@@ -11,7 +11,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gyroscope import attacks, momentum, rules, specs, tasks
 from gyroscope.curvature import ADAPTATIONS
@@ -45,7 +45,7 @@ _SERVERS = "several servers, some of them Byzantine"
 _RECORD, _MACHINE = "what is recorded", "on which machine"
 
 
-def _names_the_nearest(cls: type[T]) -> type[T]:
+def names_the_nearest(cls: type[T]) -> type[T]:
     """Have the constructor answer an unknown keyword with the nearest name: nothing is silently dropped."""
     fill = cls.__init__
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
@@ -61,13 +61,16 @@ def _names_the_nearest(cls: type[T]) -> type[T]:
     return cls
 
 
-@_names_the_nearest
+@names_the_nearest
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in).
 
     Rules, attacks and shardings are written as specs; an object given for one becomes its spec.
     """
+
+    inapplicable: ClassVar[tuple[str, ...]] = ()
+    """Fields that mean nothing to this kind of run: neither options nor written."""
 
     task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
     steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
@@ -210,6 +213,11 @@ class Config:
         config.check()
         return config
 
+    @property
+    def gate(self) -> str:
+        """What stands between the workers and the model, as a directory's name has it."""
+        return self.rule
+
     def _servers(self, so_far: Config) -> dict[str, Any]:
         """What is left unset of several servers: all whom one can wait for are waited for."""
         assert so_far.workers is not None and so_far.declared_byzantine is not None
@@ -240,6 +248,22 @@ class Config:
         assert self.workers is not None
         assert self.declared_byzantine is not None
         assert self.mu is not None
+        self.check_attack()
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.workers, self.declared_byzantine)
+        if "trusted" in rule.uses and self.trusted == 0:
+            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
+        if self.trusted and "trusted" not in rule.uses:
+            raise ConfigError(
+                f"the rule {rule} compares with no samples of the server's own: trusted = {self.trusted} would change "
+                "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
+            )
+        momentum.make(self.momentum, self.mu, self.nesterov)
+        _check_servers(self)
+
+    def check_attack(self) -> None:
+        """Whether there are as many to attack as there is an attack, and somebody honest."""
+        assert self.workers is not None
         if self.attack == NO_ATTACK and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
@@ -255,17 +279,6 @@ class Config:
             )
         if self.attack != NO_ATTACK:
             attack.check_feasible(self.workers, self.byzantine)
-        rule = rules.parse(self.rule)
-        rule.check_feasible(self.workers, self.declared_byzantine)
-        if "trusted" in rule.uses and self.trusted == 0:
-            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
-        if self.trusted and "trusted" not in rule.uses:
-            raise ConfigError(
-                f"the rule {rule} compares with no samples of the server's own: trusted = {self.trusted} would change "
-                "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
-            )
-        momentum.make(self.momentum, self.mu, self.nesterov)
-        _check_servers(self)
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Config:
@@ -291,7 +304,8 @@ class Config:
         """The TOML text that `load` reads back to an equal configuration."""
         import tomli_w
 
-        return tomli_w.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None})
+        written = {key: value for key, value in dataclasses.asdict(self).items() if key not in self.inapplicable}
+        return tomli_w.dumps({key: value for key, value in written.items() if value is not None})
 
 
 _NAMED: dict[str, tuple[type, Callable[[str], object]]] = {

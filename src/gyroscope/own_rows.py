@@ -48,7 +48,7 @@ class OwnRows:
     def _rows(
         self, placement: Placement, step: int, notes: MutableMapping[str, Tensor], common: State, flipped: bool
     ) -> Tensor:
-        with _as_it_was(self.honest.model):
+        with as_it_was(self.honest.model):
             _, sampled = self._of(flipped).sample(step)
         if not placement.accumulates_rows:
             return sampled
@@ -75,7 +75,7 @@ def flip(targets: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 @contextlib.contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
+def as_it_was(model: nn.Module) -> Iterator[None]:
     """A forward pass moves batch-norm's running statistics, which serve evaluation: those are for honest data."""
     before = [buffer.clone() for buffer in model.buffers()]
     yield

@@ -31,9 +31,11 @@ METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
 DRIFT = "drift.csv"  # only where there are several servers
 EVENTS = "events.csv"  # only where workers are processes of their own
+ARRIVALS = "arrivals.csv"  # only in asynchronous runs
 FLOWER = "flower.toml"  # only in the runs of gyroscope.flower
 _OWN = (
-    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, DRIFT, EVENTS, CHECKPOINT, MODEL, LOCK, BOARD, FLOWER
+    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, DRIFT, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK, BOARD,
+    FLOWER,
 )  # fmt: skip
 
 _UNFINISHED = ".new"
@@ -103,6 +105,10 @@ class RunDirectory:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunDirectoryError(f"{path} holds no run to resume: there is no {CONFIG} in it")
+        if (path / ARRIVALS).is_file():
+            raise RunDirectoryError(
+                f"{path} holds an asynchronous run, which cannot be resumed: begin anew, gyroscope async --overwrite"
+            )
         directory = cls(path, Config.load(path / CONFIG))
         for name in (*directory._columns(), ENVIRONMENT, STATUS):
             if not (path / name).is_file():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor
@@ -47,3 +49,13 @@ def several_of(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
 def call(attack: Attack, honest: Tensor, f: int, view: View, name: str | None = None) -> Tensor:
     """The inner attack's rows; it keeps its notes under its own name."""
     return attack(honest, f, view.inside(name or str(attack)))
+
+
+def parts(attack: Attack) -> Iterator[Attack]:
+    """The attack, and all that are inside it."""
+    yield attack
+    for field in dataclasses.fields(attack):
+        value = getattr(attack, field.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, Attack):
+                yield from parts(inner)

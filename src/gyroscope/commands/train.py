@@ -68,10 +68,10 @@ def add_files(command: argparse.ArgumentParser) -> None:
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
 
 
-def add_configuration(command: argparse.ArgumentParser) -> None:
-    """An option for every field of a configuration."""
+def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None = None) -> None:
+    """An option for every field of a configuration, or of another `kind` of it."""
     groups: dict[str, Any] = {}
-    for field in _fields():
+    for field in _fields(kind):
         title = field.metadata["group"]
         group = groups.setdefault(title, None) or command.add_argument_group(title)
         groups[title] = group
@@ -81,10 +81,11 @@ def add_configuration(command: argparse.ArgumentParser) -> None:
                                "what has lost least so far (see `gyroscope list defences`)")  # fmt: skip
 
 
-def _fields() -> Iterator[dataclasses.Field[Any]]:
+def _fields(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
     from gyroscope.config import Config
 
-    yield from dataclasses.fields(Config)
+    kind = kind or Config
+    yield from (field for field in dataclasses.fields(kind) if field.name not in kind.inapplicable)
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -133,12 +134,13 @@ def resuming(options: argparse.Namespace) -> bool:
     return True
 
 
-def configuration(options: argparse.Namespace) -> tuple[Any, Path, bool]:
+def configuration(options: argparse.Namespace, kind: type[Any] | None = None) -> tuple[Any, Path, bool]:
     """What is to be run, where it is to be written, and whether it may replace what is there."""
     from gyroscope.config import Config
 
-    config = Config.load(options.config) if hasattr(options, "config") else Config()
-    config = dataclasses.replace(config, **_defended(options), **_given(options))
+    kind = kind or Config
+    config = kind.load(options.config) if hasattr(options, "config") else kind()
+    config = dataclasses.replace(config, **_defended(options), **_given(options, kind))
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
     return config, out, hasattr(options, "overwrite")
 
@@ -159,8 +161,8 @@ def _defended(options: argparse.Namespace) -> dict[str, Any]:
     return dict(settings)
 
 
-def _given(options: argparse.Namespace) -> dict[str, Any]:
-    return {field.name: getattr(options, field.name) for field in _fields() if hasattr(options, field.name)}
+def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in _fields(kind) if hasattr(options, field.name)}
 
 
 def _fresh_directory(config: Any) -> Path:
@@ -168,7 +170,7 @@ def _fresh_directory(config: Any) -> Path:
     several = [f"servers_{config.servers}", config.server_attack] if config.servers > 1 else []
     parts = [
         config.task,
-        config.rule,
+        config.gate,
         config.attack,
         f"f_{config.byzantine}",
         config.momentum,

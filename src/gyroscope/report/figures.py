@@ -102,13 +102,13 @@ def use_agg() -> None:
     matplotlib.use("Agg")
 
 
-def new_figure(rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """An empty figure and its (rows, columns) array of axes, which share their scales."""
+def new_figure(rows: int = 1, columns: int = 1, share: bool = True) -> tuple[Figure, Any]:
+    """An empty figure and its (rows, columns) array of axes, which share their scales unless told not to."""
     use_agg()
     from matplotlib import pyplot
 
     size = (5 * columns, 0.4 + 3.4 * rows)
-    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=True, sharey=True)
+    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=share, sharey=share)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:

@@ -1,0 +1,51 @@
+"""Bring docs/beyond/asynchronous.md up to date: `python docs/update_asynchronous.py`. See --help.
+
+The runs stay in --out, and what is complete there is not run again. On two idle cores it takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+import markers
+
+from gyroscope.asynchronous import findings, recipes
+from gyroscope.experiments.grid import parse_seeds
+
+DOCS = Path(__file__).resolve().parent / "beyond"
+FIGURE = "asynchronous"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--task", default="mnist", help="mnist, or digits, which needs no download (default: %(default)s)"
+    )
+    parser.add_argument("--seeds", default="1-2", help="(default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("runs/asynchronous"), help="(default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
+    parser.add_argument("--no-runs", action="store_true", help="make tables and figure of the runs that are there")
+    options = parser.parse_args()
+    todo = recipes.entries(options.task, parse_seeds(options.seeds))
+    for left, name in () if options.no_runs else recipes.run_all(todo, options.out, options.jobs):
+        print(f"{left} left: {name}", flush=True)
+    runs = findings.load(todo, options.out)
+    with tempfile.TemporaryDirectory() as folder:
+        picture = findings.figure(runs, Path(folder) / FIGURE)[0]
+        shutil.copy(picture, DOCS / picture.name)
+    markers.replace(
+        DOCS / "asynchronous.md",
+        {
+            "staleness": findings.staleness_table(runs),
+            "speeds": findings.speeds_table(runs),
+            "attacks": findings.attacks_table(runs),
+            "dampening": findings.dampening_table(runs),
+        },
+    )
+
+
+if __name__ == "__main__":
+    main()
