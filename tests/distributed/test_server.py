@@ -128,6 +128,14 @@ def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -
     assert status == ("interrupted" if word == signal.SIGINT else "running")
 
 
+def test_what_launch_started_ends_without_a_word(tmp_path: Path) -> None:
+    """Its workers wait for their standard input to be closed, and must not trip over that when they end first."""
+    options = ["--workers", "4", "--rule", "median", "--steps", "2", "--quiet"]
+    command = [sys.executable, "-m", "gyroscope", "launch", *options]
+    done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
@@ -136,6 +144,7 @@ def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -
     [
         (("serve", "--host", "0.0.0.0"), "stands for every network"),
         (("serve", "--port", 70000), "port must be from 0"),
+        (("serve", "--host", "192.0.2.1"), "What to do: name an address of this machine with --host"),
         (("serve", "--deadline", 0), "deadline must be a positive number"),
         (("serve", "--workers", 3, "--rule", "krum", "--declared-byzantine", 1), "Krum needs n >= 2f + 3"),
         (("serve", "--resume", "nowhere"), "holds no run"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import ipaddress
 import math
 import multiprocessing
@@ -171,7 +172,12 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as problem:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {problem.strerror or problem}. What to do: choose another --port (0 "
-            "takes any that is free), stop the process that has it, or name an address of this machine with --host"
+            f"cannot listen on {host}:{port}: {problem.strerror or problem}. What to do: {_remedy(problem)}"
         ) from problem
     return listener
+
+
+def _remedy(problem: OSError) -> str:
+    if problem.errno == errno.EADDRNOTAVAIL:
+        return "name an address of this machine with --host (127.0.0.1 is reached from this machine only)"
+    return "choose another --port (0 takes any that is free), or stop the process that has it"

@@ -23,9 +23,11 @@ def check(kind: str, n: int, f: int, quorum: int) -> None:
     setting = "declared_byzantine" if kind == "workers" else "declared_byzantine_servers"
     needed = 3 * f + 3
     if f > 0 and n < needed:
+        largest = (n - 3) // 3
+        fewer = f", or lower {setting} to {largest}" if largest > 0 else ""
         raise InfeasibleError(
-            f"replicated servers need n >= 3f + 3 = {needed} {kind} for f = {f}, got n = {n}: use {needed} {kind}, or "
-            f"lower {setting} to {max(0, (n - 3) // 3)}"
+            f"replicated servers need n >= 3f + 3 = {needed} {kind} for f = {f}, got n = {n}: use {needed} "
+            f"{kind}{fewer}"
         )
     least, most = (2 * f + 3 if f > 0 else 1), n - f
     if not least <= quorum <= most:

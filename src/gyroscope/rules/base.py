@@ -304,8 +304,11 @@ def not_composable(thing: object, place: str) -> ConfigError:
 
 
 def fewer_or_more(min_workers: Callable[[int], int], n: int, f: int) -> list[str]:
-    """What always helps where n workers are too few for f Byzantine ones: fewer of these, or more of all."""
-    largest = max((g for g in range(f) if min_workers(g) <= n), default=None)
+    """What always helps where n workers are too few for f Byzantine ones: fewer of these, or more of all.
+
+    To tolerate nobody is no remedy, so nobody is told to lower f to 0.
+    """
+    largest = max((g for g in range(1, f) if min_workers(g) <= n), default=None)
     fewer = [f"lower f to {largest}"] if largest is not None else []
     return [*fewer, f"use at least {min_workers(f)} workers"]
 
