@@ -156,7 +156,7 @@ def krum_takes(row: Row, at: Round) -> bool:
     """Whether the best of all rows by the original Krum's score is one of f copies of this one."""
     scores = krum_scores([*at.honest, *[row] * at.f], at.f, squared=True).scores
     best, ours = min(scores[: len(at.honest)]), min(scores[len(at.honest) :])
-    if best == ours == 0:
+    if all(list(other) == list(row) for other in at.honest):
         return False  # for certain: all are the same row, and the lowest number is honest
     if abs(best - ours) <= DOUBT * max(best, ours):
         raise InDoubtError

@@ -381,7 +381,7 @@ def test_a_dry_run_tells_what_does_not_exist(tmp_path: Path, capsys: pytest.Capt
     command = ["sweep", "zoo", "--out", str(tmp_path / "out"), "--only", "krum-nan-f_6-at_w", "--dry-run"]
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"the zoo: {len(zoo.defences())} defences, {len(attacks.ATTACKS)} attacks and none" in said
+    assert f"the zoo: {len(zoo.defences())} defences, {len(zoo.attack_specs())} attacks and none" in said
     assert re.search(r"not feasible for f = 6 \(\d+\): .*\bbulyan, nnm\+bulyan,", said)
     assert "not feasible for f = 3 and 6 (4): bucketing+krum, bucketing+bulyan, bucketing+monna," in said
     assert "run krum-nan-f_6-at_worker-seed_1" in said

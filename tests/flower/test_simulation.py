@@ -28,7 +28,7 @@ def test_one_liar_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
     with simulation(tmp_path) as processes:
         processes.run(
             "run", "flwr", "run", make_app(tmp_path / "app", liars=(2,)), "sim", "--stream",
-            "--federation-config", FEDERATION, "-c", f'rounds={ROUNDS} local-steps={STEPS} out="{out}"', seconds=240,
+            "--federation-config", FEDERATION, "-c", f'rounds={ROUNDS} local-steps={STEPS} out="{out}"', seconds=600,
         )  # fmt: skip
         status = json.loads((out / "status.json").read_text())
         assert status["status"] == "complete", processes.tail()
