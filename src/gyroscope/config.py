@@ -253,11 +253,6 @@ class Config:
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:
             raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
-        if self.trusted and "trusted" not in rule.uses:
-            raise ConfigError(
-                f"the rule {rule} compares with no samples of the server's own: trusted = {self.trusted} would change "
-                "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
-            )
         momentum.make(self.momentum, self.mu, self.nesterov)
         _check_servers(self)
 

@@ -315,6 +315,8 @@ def _remedy(path: Path) -> str:
     with contextlib.suppress(OSError):
         if (path / FLOWER).exists():
             return "make room or permit writing, then start it anew: flwr run"
+        if (path / ARRIVALS).exists():
+            return "make room or permit writing, then begin anew: gyroscope async --overwrite"
         if (path / CONFIG).exists():
             command = "serve" if (path / EVENTS).exists() else "train"
             return f"make room or permit writing, then continue with gyroscope {command} --resume {path}"

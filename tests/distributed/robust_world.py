@@ -376,7 +376,7 @@ def live_example(rank: int, folder: Path, port: int) -> None:
     runpy.run_path(str(EXAMPLE), run_name="__main__")
 
 
-LOST, LOST_TIMEOUT = 1, 5.0
+LOST, LOST_TIMEOUT = 1, 20.0
 """The rank that hangs or dies, and how long the others wait for it."""
 
 

@@ -269,6 +269,13 @@ def test_a_row_of_zeros_has_no_direction_but_other_zeros_have_the_same() -> None
     assert chosen(FLAME()(wide, 1)) == [1, 2]
 
 
+@pytest.mark.parametrize("d", [1, 2, 5, 7, 1000])
+def test_flame_of_the_largest_numbers_there_are_is_finite(d: int) -> None:
+    rows = torch.full((5, d), torch.finfo(torch.float32).max)
+    rows[4] = math.nan
+    assert torch.allclose(FLAME()(rows, 1).vector, rows[0], rtol=1e-5)
+
+
 def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
     rows = torch.tensor([[1.0, 0.0], [2.0, 0.1], [1.7e308, 1e307]], dtype=torch.float64)
     vector = FLAME()(rows, 1).vector

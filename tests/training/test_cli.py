@@ -224,6 +224,8 @@ def test_only_what_means_a_field_becomes_an_option() -> None:
     assert reworded("set declared_byzantine_servers = 2, or lower worker_quorum to 3") == (
         "set --declared-byzantine-servers 2, or lower --worker-quorum to 3"
     )
+    for path in ("/mnt/data_dir/run", "mypkg/data_dir.py", "data_dir/run is there"):
+        assert reworded(path) == path
     assert reworded("my.module:l2_form in 'data_dir'") == "my.module:l2_form in 'data_dir'"
 
 

@@ -141,7 +141,7 @@ class Frequency(Filter[Accepted]):
     So every 2f + 1 accepted gradients in a row hold at least f + 1 honest ones, however fast the Byzantine workers are:
     their share is bounded by f / (2f + 1). Among 2f + 1 gradients some f workers have more than f exactly when one of
     the workers has two, so this says that nobody is accepted twice within 2f + 1. Who is refused was accepted a short
-    while ago: nobody starves, and with n >= 3f + 1 the honest workers alone keep it going.
+    while ago: by this filter nobody starves, and with n >= 3f + 1 the honest workers alone keep it going.
 
     joint: False for a weaker reading that other implementations have: no single worker more than f of them. Then f >= 2
     colluding workers can have 2f of every 2f + 1.
@@ -184,7 +184,9 @@ class Kardam(Filter[Both]):
     """The Lipschitz filter, then the frequency filter. What counts as accepted is what both accepted, for either.
 
     So a worker whose turn it is by the frequency filter is compared with its gradient of longest ago, from which the
-    model has moved furthest: the two filters do not wait for each other.
+    model has moved furthest, and usually passes. But they can wait for each other: with n = 3f + 1 and f silent liars
+    all honest workers must take turns, and one whose gradients are always the longest is never accepted a first time.
+    Then nothing is, any more. More workers, or workers whose data are alike, are the remedy.
 
     joint: as in `Frequency`.
     """

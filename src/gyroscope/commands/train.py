@@ -141,8 +141,22 @@ def configuration(options: argparse.Namespace, kind: type[Any] | None = None) ->
     kind = kind or Config
     config = kind.load(options.config) if hasattr(options, "config") else kind()
     config = dataclasses.replace(config, **_defended(options), **_given(options, kind))
+    if getattr(options, "trusted", 0) > 0:
+        _check_trusted(config)
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
     return config, out, hasattr(options, "overwrite")
+
+
+def _check_trusted(config: Any) -> None:
+    """Somebody asks for it by name, so it shall do something. (In a file it may stand for some of many rules.)"""
+    from gyroscope import rules
+
+    rule = rules.parse(config.rule)
+    if "trusted" not in rule.uses:
+        raise ConfigError(
+            f"the rule {rule} compares with no samples of the server's own: trusted = {config.trusted} would change "
+            "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
+        )
 
 
 def _defended(options: argparse.Namespace) -> dict[str, Any]:

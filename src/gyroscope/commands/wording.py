@@ -28,12 +28,12 @@ def reworded(message: str) -> str:
     names = [field.name for field in dataclasses.fields(Config)]
     one, several = "|".join(names), "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
     for pattern in (
-        rf"(?<![\w.'\"-])({one}) =(?= )",
+        rf"(?<![\w.'\"/\\-])({one}) =(?= )",
         rf"^({one})(?= must be )",
         rf"(?<=\bset )({one})(?= to )",
         rf"(?<=\blower )({one})\b",
         rf"(?<=\bleave out )({one})\b",
-        rf"(?<![\w.:'\"-])({several})\b",
+        rf"(?<![\w.:'\"/\\-])({several})\b(?![./\\]\w)",
     ):
         message = re.sub(pattern, lambda found: "--" + found[1].replace("_", "-"), message)
     return message

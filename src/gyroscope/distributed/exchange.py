@@ -2,7 +2,8 @@
 
 Every method of `Exchange` is a collective: all ranks must call it, in the same order, with tensors of the same size,
 type and kind of device. None of them pickles anything: what comes from another rank is numbers and nothing else. Where
-a rank has ended or hangs, the others get an ExchangeError, at the latest at the process group's timeout.
+a rank has ended or hangs, the others get an ExchangeError, at the latest at the process group's timeout (so it is
+with gloo; NCCL has a watchdog of its own).
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ class Exchange:
         """gloo's errors name addresses and lines of its source: add what they mean, and what to do."""
         try:
             yield
+        except torch.OutOfMemoryError:
+            raise  # says what it is
         except RuntimeError as problem:
             raise ExchangeError(
                 f"rank {self.rank} of {self.n} cannot exchange with the others: a rank has ended, hangs, or takes "

@@ -81,6 +81,9 @@ class FLAME(ContextualRule):
         if self.noise > 0:
             draw = torch.randn(d, generator=context.generator("flame"), dtype=torch.float64)
             vector += self.noise * limit * draw.to(rows.device)
+        if limit < math.inf:  # no value is larger than an honest length, but rounding may take it past the last number
+            largest = torch.finfo(rows.dtype).max
+            vector.clamp_(-largest, largest)
         return Aggregate(vector.to(rows.dtype), weight), {}
 
 
