@@ -33,7 +33,7 @@ FORESEEN = {"little": "foresight", "empire": "empire"}
 mean, and the same share of what is accumulated is what it wants anyway."""
 PAPERS = ("server", "workers")
 PLACEMENTS = (*PAPERS, "server-kept", "feedback", "adaptive", "adaptive-oracle")
-SHOWN = 76.0
+SHOWN = 68.0
 """Where the axis of the accuracy begins, in percent. What is below is written out."""
 ADAPTATIONS = ("mu", "lr", "safe-lr", "mu+safe-lr")
 STYLES: dict[str, dict[str, Any]] = {
