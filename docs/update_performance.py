@@ -92,6 +92,8 @@ def rules(lines: list[dict[str, str]]) -> str:
     for name in sorted(times, key=lambda name: times[name].get(sizes[-1], 0)):
         cells = [
             f"{times[name][size]:,.2f} ms | {times[name][size] / times['torch.mean(dim=0)'][size]:.3g}x"
+            if size in times[name]
+            else "- | -"  # too slow there to be measured: see MOST_WORKERS
             for size in sizes
         ]
         table.append(f"| `{name}` | {' | '.join(cells)} |")

@@ -19,6 +19,7 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gyroscope.distributed.protocol import (
@@ -76,6 +77,7 @@ class Shelf:
 def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
     """The life of a link's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
+    torch.set_num_threads(1)  # it only passes on: more threads would spin beside those that compute
     _Link(place, shelf, pipe).live()
 
 
