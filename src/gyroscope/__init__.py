@@ -17,8 +17,9 @@ from gyroscope.config import Config
 from gyroscope.data.splits import Split
 from gyroscope.defences import defence
 from gyroscope.errors import GyroscopeError
+from gyroscope.result import Result
 from gyroscope.tasks import Task
-from gyroscope.training import Result, resume, train
+from gyroscope.training import resume, train
 
 __all__ = [
     "Config",

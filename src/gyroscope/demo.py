@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gyroscope.config import Config
 from gyroscope.report.figures import Curve, accuracy_figure
+from gyroscope.result import Result
 from gyroscope.tasks import TASKS
-from gyroscope.training import Result, train
+from gyroscope.training import train
 
 RULES = ("krum", "median", "bulyan")
 PLACEMENTS = ("server", "workers")

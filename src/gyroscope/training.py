@@ -7,10 +7,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gyroscope import attacks, momentum, record, rows, rules, simulation, tasks, tensorboard_log, theory
 from gyroscope.clock import UNTIMED, Clock
@@ -25,70 +25,16 @@ from gyroscope.progress import Progress, Silent
 from gyroscope.record import RunDirectory
 from gyroscope.replicated import round as replicated
 from gyroscope.replicated.setup import servers_of
+from gyroscope.result import Result
 from gyroscope.round import Players, Table, play
 from gyroscope.schedule import Schedule
 from gyroscope.trusted import TrustedSamples
 from gyroscope.workers import HonestWorkers, Workers
 
-if TYPE_CHECKING:
-    import pandas
-
 CHECKPOINT_SECONDS = 30.0
 
 Hire = Callable[[Config, HonestWorkers], Workers]
 """Finds workers who take the place of the simulated honest ones."""
-
-
-@dataclasses.dataclass
-class Result:
-    """How a run went: its status, its tables, and the trained model."""
-
-    config: Config
-    status: str
-    """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
-    step: int
-    """How many rounds were played."""
-    model: nn.Module = dataclasses.field(repr=False)
-    directory: Path | None
-    tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
-    reason: str = ""
-    """Why it was interrupted, where nobody asked for it."""
-
-    @property
-    def metrics(self) -> pandas.DataFrame:
-        """One row per step; docs/measures.md explains the columns."""
-        return self._frame(record.METRICS)
-
-    @property
-    def evaluations(self) -> pandas.DataFrame:
-        """Accuracy on the test set, every so many steps."""
-        return self._frame(record.EVALUATIONS)
-
-    @property
-    def weights(self) -> pandas.DataFrame:
-        """Each worker's share in each aggregate, Byzantine workers last; empty where the rule has no such thing."""
-        return self._frame(record.WEIGHTS)
-
-    @property
-    def drift(self) -> pandas.DataFrame:
-        """How far the honest servers' models were apart, where there were several; docs/beyond/servers.md has more."""
-        return self._frame(record.DRIFT)
-
-    @property
-    def max_accuracy(self) -> float:
-        """The highest accuracy of all evaluations."""
-        return max(float(row["accuracy"] or 0) for row in self.tables[record.EVALUATIONS])
-
-    @property
-    def final_accuracy(self) -> float:
-        """The accuracy of the last evaluation."""
-        return float(self.tables[record.EVALUATIONS][-1]["accuracy"] or 0)
-
-    def _frame(self, table: str) -> pandas.DataFrame:
-        import pandas
-
-        frame: pandas.DataFrame = pandas.DataFrame(self.tables.get(table, []))
-        return frame
 
 
 def train(

@@ -9,35 +9,16 @@ from typing import Any
 import pandas
 import pytest
 import torch
-import torch.nn.functional as F
+from async_runs import BASE, TASK, final, run
 
 import gyroscope as gy
 from gyroscope import record, rows, simulation
-from gyroscope.asynchronous import AsyncConfig, AsyncResult, train
+from gyroscope.asynchronous import AsyncConfig, train
 from gyroscope.asynchronous.placement import Accumulator
 from gyroscope.cli import main
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError, InfeasibleError, RunDirectoryError, UnknownNameError
 from gyroscope.workers import HonestWorkers
-
-_stream = torch.Generator().manual_seed(0)
-_inputs = torch.randn(120, 6, generator=_stream)
-_targets = (_inputs[:, 0] + 0.5 * _inputs[:, 1] > 0).long()
-TASK = gy.Task(
-    model=lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(6, 2)),
-    train=(_inputs[:90], _targets[:90]),
-    test=(_inputs[90:], _targets[90:]),
-    loss=F.cross_entropy,
-)
-BASE = AsyncConfig(workers=7, batch=8, steps=12, lr=0.5, mu=0.9, evaluate_every=4, threads=1, clip=5.0)
-
-
-def run(**changes: Any) -> AsyncResult:
-    return train(dataclasses.replace(BASE, **changes), task=TASK)
-
-
-def final(result: AsyncResult) -> torch.Tensor:
-    return rows.flatten(result.model.parameters())
 
 
 def test_one_worker_is_never_stale_and_equals_plain_sgd() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import specs
-from gyroscope.asynchronous.filters import Arrival, Filter, NoFilter, Verdict
+from gyroscope.asynchronous.filters import Arrival, Filter, NoFilter, State, Verdict
 from gyroscope.errors import ConfigError
 
 LIPSCHITZ, FREQUENCY = "lipschitz", "frequency"
@@ -135,7 +135,24 @@ class Accepted:
 
 
 @dataclasses.dataclass(frozen=True)
-class Frequency(Filter[Accepted]):
+class _TakesTurns(Filter[State]):
+    """What the filters have in common that let nobody supply too many of the updates."""
+
+    joint: bool = True
+
+    paper = "Damaskinos et al. 2018"
+    needs = "n >= 3f + 1"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.joint, bool):
+            raise ConfigError(f"joint of the filter {self.name!r} must be true or false, got {self.joint!r}")
+
+    def min_workers(self, f: int) -> int:
+        return 3 * f + 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Frequency(_TakesTurns[Accepted]):
     """Refuses a gradient that would let any f workers have more than f of the last 2f + 1 accepted ones.
 
     So every 2f + 1 accepted gradients in a row hold at least f + 1 honest ones, however fast the Byzantine workers are:
@@ -147,18 +164,8 @@ class Frequency(Filter[Accepted]):
     colluding workers can have 2f of every 2f + 1.
     """
 
-    joint: bool = True
-
     name = FREQUENCY
     summary = "refuses what would let any f workers have more than f of the last 2f + 1 accepted gradients"
-    paper = "Damaskinos et al. 2018"
-    needs = "n >= 3f + 1"
-
-    def __post_init__(self) -> None:
-        _check_bool(self.name, "joint", self.joint)
-
-    def min_workers(self, f: int) -> int:
-        return 3 * f + 1
 
     def begin(self, f: int) -> Accepted:
         return Accepted(f)
@@ -180,7 +187,7 @@ class Both:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kardam(Filter[Both]):
+class Kardam(_TakesTurns[Both]):
     """The Lipschitz filter, then the frequency filter. What counts as accepted is what both accepted, for either.
 
     So a worker whose turn it is by the frequency filter is compared with its gradient of longest ago, from which the
@@ -191,18 +198,8 @@ class Kardam(Filter[Both]):
     joint: as in `Frequency`.
     """
 
-    joint: bool = True
-
     name = "kardam"
     summary = "the Lipschitz filter, then the frequency filter"
-    paper = "Damaskinos et al. 2018"
-    needs = "n >= 3f + 1"
-
-    def __post_init__(self) -> None:
-        _check_bool(self.name, "joint", self.joint)
-
-    def min_workers(self, f: int) -> int:
-        return 3 * f + 1
 
     def begin(self, f: int) -> Both:
         return Both(Grown(f), Accepted(f))
@@ -226,8 +223,3 @@ def parse(spec: str) -> Filter[Any]:
     name, parameters = specs.split(spec)
     made: Filter[Any] = specs.make("filter", Filter, FILTERS, name, parameters)
     return made
-
-
-def _check_bool(name: str, parameter: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{parameter} of the filter {name!r} must be true or false, got {value!r}")

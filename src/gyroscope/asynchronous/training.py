@@ -28,8 +28,9 @@ from gyroscope.data.splits import Split
 from gyroscope.errors import StorageError
 from gyroscope.evaluation import evaluate
 from gyroscope.progress import Progress, Silent
+from gyroscope.result import Result
 from gyroscope.schedule import Schedule
-from gyroscope.training import Result, load_task
+from gyroscope.training import load_task
 from gyroscope.workers import HonestWorkers
 
 if TYPE_CHECKING:

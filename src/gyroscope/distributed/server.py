@@ -23,6 +23,7 @@ from gyroscope.distributed.protocol import Offer, TCPStore
 from gyroscope.errors import ConfigError
 from gyroscope.events import Events
 from gyroscope.progress import Progress, Silent
+from gyroscope.result import Result
 from gyroscope.workers import HonestWorkers
 
 HOST, PORT, DEADLINE, GRACE = "127.0.0.1", 29517, 10.0, 60.0
@@ -96,7 +97,7 @@ class Server:
         overwrite: bool = False,
         task: tasks.Task | None = None,
         clock: Clock = UNTIMED,
-    ) -> training.Result:
+    ) -> Result:
         """`gyroscope.train` with the workers that come. (A task of one's own needs workers of one's own.)"""
         hire = self._hire(Path(out))
         return self._run(
@@ -106,7 +107,7 @@ class Server:
             ),
         )  # fmt: skip
 
-    def resume(self, out: str | Path, machine: Mapping[str, Any] | None = None) -> training.Result:
+    def resume(self, out: str | Path, machine: Mapping[str, Any] | None = None) -> Result:
         """`gyroscope.resume` with the workers that come (back)."""
         directory = Path(out)
         return self._run(
@@ -115,7 +116,7 @@ class Server:
             ),
         )
 
-    def _run(self, run: Callable[[], training.Result]) -> training.Result:
+    def _run(self, run: Callable[[], Result]) -> Result:
         keep_freed_memory()
         result = run()
         self._over = result.status in (record.COMPLETE, record.DIVERGED)
