@@ -7,10 +7,10 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from gyroscope import randomness
+from gyroscope import dense, randomness
 from gyroscope.data.splits import Split
 
-_VALUES = {"cpu": 400_000}
+_VALUES = {"cpu": 1_600_000}
 """Input values per batch: a core's cache holds that many and what the first layer makes of them. A GPU wants more."""
 _VALUES_ELSEWHERE = 8_000_000
 
@@ -34,7 +34,7 @@ def evaluate(model: nn.Module, test: Split, seed: int = 0) -> Evaluation:
     batch = _batch(test.inputs)
     for start in range(0, len(test), batch):
         inputs = test.inputs[start : start + batch]
-        outputs = model(inputs if test.prepare is None else test.prepare(inputs, stream))
+        outputs = dense.forward(model, inputs if test.prepare is None else test.prepare(inputs, stream))
         correct += (outputs.argmax(dim=1) == test.targets[start : start + batch]).sum()
     return Evaluation(int(correct), len(test))
 

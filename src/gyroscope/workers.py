@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gyroscope import randomness
+from gyroscope import dense, randomness
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
+from gyroscope.dense import is_plain
 from gyroscope.errors import RunDirectoryError
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
@@ -183,11 +184,11 @@ class HonestWorkers:
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:
     """All workers in one pass where the model allows it, else one backward pass per worker."""
-    modules = list(model) if type(model) is nn.Sequential and _plain(model) else []
+    modules = list(model) if type(model) is nn.Sequential and is_plain(model) else []
     # A leading Flatten makes every layer's input one row per sample, on which the rest relies.
     samplewise = repr(modules[:1]) == repr([nn.Flatten()]) and all(
         type(module) in _SAMPLEWISE
-        and _plain(module)
+        and is_plain(module)
         and (not isinstance(module, nn.LogSoftmax) or module.dim in (1, -1))
         for module in modules
     )
@@ -195,15 +196,6 @@ def choose(model: nn.Module, loss: Loss) -> Gradients:
     if samplewise and loss in _MEAN_LOSSES and len(linear) == len(trainable(model)):
         return Together(modules, loss)
     return OneByOne(model, loss)
-
-
-def _plain(module: nn.Module) -> bool:
-    """Whether calling the module does nothing but its forward: no hook that may change what goes in or comes out.
-
-    Spectral and weight normalisation work by hooks, and so do people who look inside their models.
-    """
-    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return not any(getattr(module, hook, None) for hook in hooks)
 
 
 class OneByOne:
@@ -257,10 +249,12 @@ class Together:
             for module in self.modules:
                 if isinstance(module, nn.Linear):
                     into.append(values.detach())
+                    weight = module.weight.detach()
                     bias = None if module.bias is None else module.bias.detach()
-                    values = F.linear(values, module.weight.detach(), bias)
-                    if not values.requires_grad:
-                        values.requires_grad_()
+                    if values.requires_grad:
+                        values = F.linear(values, weight, bias)
+                    else:
+                        values = dense.linear(values, weight, bias).requires_grad_()
                     from_.append(values)
                 else:
                     values = module(values)
@@ -271,7 +265,7 @@ class Together:
         layers = (module for module in self.modules if isinstance(module, nn.Linear))
         for layer, given, slope in zip(layers, into, slopes, strict=True):
             by_worker = slope.view(h, b, -1)
-            torch.bmm(by_worker.transpose(1, 2), given.view(h, b, -1), out=next(pieces))
+            dense.products_by_worker(by_worker, given.view(h, b, -1), out=next(pieces))
             if layer.bias is not None:
                 torch.sum(by_worker, dim=1, out=next(pieces))
         return losses.detach()

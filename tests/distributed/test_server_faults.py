@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from clusters import Cluster, table
+import torch
+from clusters import Cluster, table, wait_for
 from disks import CannotMountError, fill, small_disk
 
 import gyroscope as gy
@@ -157,13 +158,16 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_due(tmp_path: Path, fault_free
         cluster.serve("--grace", 60, deadline=slow)
         cluster.join()
         cluster.at_gate(10)
-        before = (cluster.out / "checkpoint.pt").read_bytes()
+        checkpoint = cluster.out / "checkpoint.pt"
+        # The workers are asked for the next rows before the server writes what it knows.
+        wait_for(lambda: bool(torch.load(checkpoint, weights_only=True)["step"] == 10), cluster.server)
+        before = checkpoint.read_bytes()
         fill(disk / "ballast")
         cluster.open(10)
         stopped = cluster.end()
         assert stopped.code == 2 and "Traceback" not in stopped.err
         assert "the disk is full" in stopped.err and f"gyroscope serve --resume {cluster.out}" in stopped.err
-        assert (cluster.out / "checkpoint.pt").read_bytes() == before
+        assert checkpoint.read_bytes() == before
         assert all(process.running for process in cluster.workers.values())
 
         (disk / "ballast").unlink()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+
+from gyroscope import kernels
 
 Result = TypeVar("Result")
 
@@ -55,21 +55,8 @@ rows = st.builds(
 
 def plain(function: Callable[..., Result], *args: object) -> Result:
     """The function's result without kernels."""
-    with kernels_off():
+    with kernels.switched_off():
         return function(*args)
-
-
-@contextmanager
-def kernels_off() -> Iterator[None]:
-    before = os.environ.get("GYROSCOPE_KERNELS")
-    os.environ["GYROSCOPE_KERNELS"] = "0"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["GYROSCOPE_KERNELS"]
-        else:
-            os.environ["GYROSCOPE_KERNELS"] = before
 
 
 def same(left: Tensor, right: Tensor) -> bool:

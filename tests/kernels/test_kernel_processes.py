@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import pytest
 import torch
-from kernel_inputs import fill, kernels_off, same
+from kernel_inputs import fill, same
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -142,7 +142,7 @@ def test_usable() -> None:
     assert not kernels.usable(matrix.half())
     assert not kernels.usable(matrix.to("meta"))
     assert not kernels.usable(torch.zeros(3, 0))
-    with kernels_off():
+    with kernels.switched_off():
         assert not kernels.usable(matrix)
 
 

@@ -11,14 +11,17 @@ before a kernel is called.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
+from gyroscope.kernels.dense import linear, products_by_worker
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of, shift_and_clip
 
@@ -28,16 +31,22 @@ __all__ = [
     "column_moments",
     "distances",
     "gram",
+    "linear",
     "mean_around_median",
     "mean_around_trimmed_mean",
     "mean_of",
     "median",
+    "products_by_worker",
     "shift_and_clip",
     "squared_distances",
+    "switched_off",
     "trimmed_mean",
     "usable",
     "warm_up",
 ]
+
+
+_SWITCH = "GYROSCOPE_KERNELS"
 
 
 def usable(rows: Tensor) -> bool:
@@ -48,9 +57,23 @@ def usable(rows: Tensor) -> bool:
         and rows.layout == torch.strided
         and rows.numel() > 0
         and (rows.stride(-1) == 1 or rows.shape[-1] == 1)
-        and os.environ.get("GYROSCOPE_KERNELS") != "0"
+        and os.environ.get(_SWITCH) != "0"
         and _installed()
     )
+
+
+@contextlib.contextmanager
+def switched_off() -> Iterator[None]:
+    """Within this block every function takes its plain path."""
+    before = os.environ.get(_SWITCH)
+    os.environ[_SWITCH] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SWITCH]
+        else:
+            os.environ[_SWITCH] = before
 
 
 def warm_up(dtype: torch.dtype = torch.float32) -> None:
@@ -62,6 +85,8 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     gram([rows[0], rows[1]])
     mean_of(rows, [0])
     shift_and_clip(rows, rows[0], 0.0, 1.0)
+    linear(rows, rows, rows[0, :3])
+    products_by_worker(rows[None], rows[None], torch.zeros(1, 4, 4, dtype=dtype))
 
 
 @functools.cache

@@ -7,10 +7,8 @@ from typing import Any
 from torch import Tensor
 
 
-def flat(rows: Tensor) -> Any:
-    """All the memory from the first element of a matrix or vector to its last."""
-    rows = rows.detach()
-    if rows.dim() == 1:
-        return rows.as_strided((rows.shape[0],), (1,)).numpy()
-    length = (rows.shape[0] - 1) * rows.stride(0) + rows.shape[1]
-    return rows.as_strided((length,), (1,)).numpy()
+def flat(values: Tensor) -> Any:
+    """All the memory from the first element of a matrix (or vector, or stack of matrices) to its last."""
+    values = values.detach()
+    length = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
+    return values.as_strided((length,), (1,)).numpy()

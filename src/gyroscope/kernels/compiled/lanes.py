@@ -71,17 +71,17 @@ def extreme(builder: Any, name: str, a: Any, b: Any) -> Any:
     return call(builder, name, [a, b], fastmath=("nnan",))
 
 
-def ask_for(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> None:
-    """Prefetch. Rows lie far apart, and the processor does not guess as many of them at once as we read."""
+def ask_for(context: Any, builder: Any, array_type: Any, array: Any, index: Any, write: bool = False) -> None:
+    """Prefetch. Rows lie far apart, and the processor does not guess as many of them at once as we read (or write)."""
     where = builder.gep(make_array(array_type)(context, builder, array).data, [index])
     where = builder.bitcast(where, ir.IntType(8).as_pointer())
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [where, flag(0), flag(3), flag(1)])  # for reading, to be used again, data
+    builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # to be used again, data
 
 
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
+def spread(builder: Any, value: Any, vector: Any) -> Any:
     """A vector of copies."""
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
@@ -139,7 +139,7 @@ def fill(typing: Any, array: Any, value: Any) -> Any:
     kind = lanes_of(array)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _spread(builder, args[1], context.get_value_type(kind))
+        return spread(builder, args[1], context.get_value_type(kind))
 
     return kind(array, array.dtype), generate
 
@@ -166,7 +166,7 @@ def fill_wide(typing: Any, value: Any) -> Any:
     kind = Lanes(types.float64, WIDE)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _spread(builder, args[0], context.get_value_type(kind))
+        return spread(builder, args[0], context.get_value_type(kind))
 
     return kind(types.float64), generate
 

@@ -45,7 +45,7 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
                 index = builder.add(index, width_) if i else to_
                 builder.store(wires[i], place(context, builder, target, target_, index, kind), align=align)
 
-        _switch(builder, size_, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
+        switch(builder, size_, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
         return context.get_dummy_value()
 
     arguments = (source, types.intp, types.intp, target, types.intp, types.intp, types.intp)
@@ -93,7 +93,7 @@ def add_squares(
             following = builder.add(column, whole(kind.count))
             column.add_incoming(following, loop)
             again = builder.cbranch(builder.icmp_signed("<", following, width_), loop, after)
-            _as_it_is(builder, again)
+            as_it_is(builder, again)
             builder.position_at_end(after)
             for k, phi in enumerate(gathered):
                 target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
@@ -102,14 +102,14 @@ def add_squares(
                     value = builder.fadd(value, part)
                 builder.store(value, target, align=8)
 
-        _switch(builder, shape_, [functools.partial(tile, a, b) for a, b in TILES])
+        switch(builder, shape_, [functools.partial(tile, a, b) for a, b in TILES])
         return context.get_dummy_value()
 
     whole = types.intp
     return types.void(rows, whole, whole, whole, whole, whole, sums, whole), generate
 
 
-def _as_it_is(builder: Any, branch: Any) -> None:
+def as_it_is(builder: Any, branch: Any) -> None:
     """Keep LLVM from unrolling a loop that fills the registers: it would have to spill sums to memory and back."""
     module = builder.module
     wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
@@ -129,13 +129,13 @@ def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
     return parts
 
 
-def _switch(builder: Any, chosen: Any, cases: Sequence[Callable[[], None]]) -> None:
+def switch(builder: Any, chosen: Any, cases: Sequence[Callable[[], None]]) -> None:
     """Generate all cases; at run time the chosen one runs, counted from 0."""
     after = builder.append_basic_block("after")
-    switch = builder.switch(chosen, after)
+    table = builder.switch(chosen, after)
     for number, case in enumerate(cases):
         block = builder.append_basic_block(f"case{number}")
-        switch.add_case(chosen.type(number), block)
+        table.add_case(chosen.type(number), block)
         builder.position_at_end(block)
         case()
         builder.branch(after)

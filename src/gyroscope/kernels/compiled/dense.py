@@ -1,0 +1,140 @@
+"""Matrix products, compiled: for outputs a hundred columns wide, where a library's product for all shapes is slower.
+
+A tile of up to ROWS x 2 vectors of sums stays in registers while it goes over the depth, and is written once. So every
+element is summed in order of depth, whatever else is computed beside it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from gyroscope.kernels.compiled.blocks import padded
+from gyroscope.kernels.compiled.build import intrinsic, kernel
+from gyroscope.kernels.compiled.lanes import ask_for, call, count, lanes_of, make_array, place, spread, types
+from gyroscope.kernels.compiled.unrolled import as_it_is, switch
+
+ROWS = 6
+"""6 x 2 sums, two vectors of the right matrix and a spread value of the left one are 15 registers."""
+_SAMPLES = 4 * ROWS
+"""How many samples go through all weights before the next ones do: their values stay in the cache."""
+_AHEAD = 8
+"""How many steps ahead of their use weights are asked for."""
+
+
+@kernel
+def by_worker(
+    slopes: Any, given: Any, out: Any, begin: int, end: int, b: int, m: int, n: int, step: int, worker_step: int
+) -> None:
+    """For workers begin, ..., end - 1: out[i, j] is the sum over its b samples of slopes[sample, i] * given[sample, j].
+
+    slopes: (workers * b, m), given: (workers * b, n). A worker's out is at out[worker * worker_step + i * step + j].
+    """
+    width = 2 * count(given)
+    nothing = np.zeros(width, given.dtype)
+    narrow = np.empty(m * width, given.dtype)
+    for worker in range(begin, end):
+        for column in range(0, n, width):
+            right, at, right_step = given, worker * b * n + column, n
+            target, to, target_step = out, worker * worker_step + column, step
+            if column + width > n:
+                right, at, right_step = padded(given[worker * b * n :], b, n, column, n, width), 0, width
+                target, to, target_step = narrow, 0, width
+            for row in range(0, m, ROWS):
+                _add_products(
+                    slopes, worker * b * m + row, 1, m, right, at, right_step, width, b, nothing, 0,
+                    target, to + row * target_step, target_step, 2 * (min(ROWS, m - row) - 1) + 1,
+                )  # fmt: skip
+            if column + width > n:
+                for row in range(m):
+                    for rest in range(n - column):
+                        out[worker * worker_step + row * step + column + rest] = narrow[row * width + rest]
+
+
+@kernel
+def linear(inputs: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, n: int, m: int) -> None:
+    """For samples begin, ..., end - 1: out[sample, i] = bias[i] + the sum over j of inputs[sample, j] * weight[i, j].
+
+    panels: the weights of two vectors' worth of outputs after the other, each as (n, outputs), filled up with zeros;
+    the bias likewise.
+    """
+    width = 2 * count(inputs)
+    narrow = np.empty(ROWS * width, inputs.dtype)
+    for first in range(begin, end, _SAMPLES):
+        last = min(first + _SAMPLES, end)
+        for column in range(0, m, width):
+            vectors = 1 if m - column <= width // 2 else 2
+            for sample in range(first, last, ROWS):
+                height = min(ROWS, last - sample)
+                target, to, target_step = out, sample * m + column, m
+                if column + vectors * (width // 2) > m:
+                    target, to, target_step = narrow, 0, width
+                _add_products(
+                    inputs, sample * n, n, 1, panels, column * n, width, _AHEAD * width, n, bias, column,
+                    target, to, target_step, 2 * (height - 1) + vectors - 1,
+                )  # fmt: skip
+                if column + vectors * (width // 2) > m:
+                    for row in range(height):
+                        for rest in range(m - column):
+                            out[(sample + row) * m + column + rest] = narrow[row * width + rest]
+
+
+@intrinsic
+def _add_products(
+    typing: Any, left: Any, at: Any, left_step: Any, left_depth: Any, right: Any, right_at: Any, right_step: Any,
+    ahead: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any, shape: Any,
+) -> Any:  # fmt: skip
+    """out[to + i * out_step + j] = base[base_at + j] + the sum over k < depth of left[i, k] * right[k, j].
+
+    left[i, k] is left[at + i * left_step + k * left_depth], right[k, j] is right[right_at + k * right_step + j], of
+    which the place `ahead` of it is asked for already. `shape` is 2 * (rows - 1) + (vectors - 1).
+    """
+    kind = lanes_of(right)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        left_, at_, left_step_, left_depth_, right_, right_at_, right_step_, ahead_ = args[:8]
+        depth_, base_, base_at_, out_, to_, out_step_, shape_ = args[8:]
+        whole, align = at_.type, kind.dtype.bitwidth // 8
+
+        def vector_at(array_type: Any, array: Any, index: Any, number: int) -> Any:
+            index = builder.add(index, whole(number * kind.count))
+            return place(context, builder, array_type, array, index, kind)
+
+        def tile(rows: int, vectors: int) -> None:
+            lefts = [builder.add(at_, builder.mul(left_step_, whole(i))) for i in range(rows)]
+            targets = [builder.add(to_, builder.mul(out_step_, whole(i))) for i in range(rows)]
+            for target in targets:  # by the time of the last product it is there to be written
+                ask_for(context, builder, out, out_, builder.add(target, whole(vectors * kind.count - 1)), write=True)
+            begin = [builder.load(vector_at(base, base_, base_at_, v), align=align) for v in range(vectors)]
+            before = builder.block
+            loop, after = builder.append_basic_block("depth"), builder.append_basic_block("summed")
+            builder.branch(loop)
+            builder.position_at_end(loop)
+            k = builder.phi(whole)
+            k.add_incoming(whole(0), before)
+            sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
+            here = builder.add(right_at_, builder.mul(k, right_step_))
+            values = [builder.load(vector_at(right, right_, here, v), align=align) for v in range(vectors)]
+            ask_for(context, builder, right, right_, builder.add(here, ahead_))
+            data = make_array(left)(context, builder, left_).data
+            for start, row in zip(lefts, sums, strict=True):
+                factor = builder.load(builder.gep(data, [builder.add(start, builder.mul(k, left_depth_))]))
+                factors = spread(builder, factor, begin[0].type)
+                for value, total, first in zip(values, row, begin, strict=True):
+                    total.add_incoming(first, before)
+                    total.add_incoming(call(builder, "fmuladd", [factors, value, total]), loop)
+            following = builder.add(k, whole(1))
+            k.add_incoming(following, loop)
+            as_it_is(builder, builder.cbranch(builder.icmp_signed("<", following, depth_), loop, after))
+            builder.position_at_end(after)
+            for target, row in zip(targets, sums, strict=True):
+                for v, total in enumerate(row):
+                    builder.store(total.incomings[1][0], vector_at(out, out_, target, v), align=align)
+
+        switch(builder, shape_, [functools.partial(tile, r, v) for r in range(1, ROWS + 1) for v in (1, 2)])
+        return context.get_dummy_value()
+
+    w = types.intp
+    return types.void(left, w, w, w, right, w, w, w, w, base, w, out, w, w, w), generate

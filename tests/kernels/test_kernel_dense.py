@@ -1,0 +1,114 @@
+"""Matrix products of the workers' gradients: the compiled ones against sums in float64, and beside torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_inputs import fill
+from torch import Tensor, nn
+
+from gyroscope import dense, kernels
+
+sizes = st.one_of(st.integers(1, 9), st.integers(10, 40))
+types = st.sampled_from((torch.float32, torch.float64))
+seeds = st.integers(0, 2**32 - 1)
+
+
+def close(result: Tensor, exact: Tensor, magnitudes: Tensor, depth: int) -> bool:
+    """Every rounding of a sum of `depth` products costs at most half a unit in the last place of their magnitudes."""
+    return bool(((result - exact).abs() <= (depth + 1) * torch.finfo(result.dtype).eps * magnitudes).all())
+
+
+@settings(max_examples=150, deadline=None)
+@given(samples=sizes, n=sizes, m=st.integers(1, 40), seed=seeds, dtype=types, has_bias=st.booleans())
+def test_linear(samples: int, n: int, m: int, seed: int, dtype: torch.dtype, has_bias: bool) -> None:
+    inputs = fill(samples, n, seed, "normal", dtype)
+    weight, bias = fill(m, n, seed + 1, "normal", dtype), fill(1, m, seed + 2, "normal", dtype)[0]
+    result = kernels.linear(inputs, weight, bias if has_bias else None)
+    shift = bias.double() if has_bias else torch.zeros(m, dtype=torch.float64)
+    exact = inputs.double() @ weight.double().T + shift
+    magnitudes = inputs.double().abs() @ weight.double().abs().T + shift.abs()
+    assert result.dtype == dtype and close(result, exact, magnitudes, n)
+    alone = torch.cat([kernels.linear(sample[None], weight, bias if has_bias else None) for sample in inputs])
+    assert torch.equal(result, alone)  # whatever is computed beside it
+
+
+@settings(max_examples=150, deadline=None)
+@given(h=st.integers(1, 4), b=sizes, m=sizes, n=sizes, seed=seeds, dtype=types)
+def test_products_by_worker(h: int, b: int, m: int, n: int, seed: int, dtype: torch.dtype) -> None:
+    slopes = fill(h * b, m, seed, "normal", dtype).view(h, b, m)
+    given_ = fill(h * b, n, seed + 1, "normal", dtype).view(h, b, n)
+    rows = torch.full((h, m * n + 5), 7.0, dtype=dtype)
+    out = rows[:, 2 : 2 + m * n].unflatten(1, (m, n))
+    kernels.products_by_worker(slopes, given_, out)
+    exact = slopes.double().transpose(1, 2) @ given_.double()
+    assert close(out, exact, slopes.double().abs().transpose(1, 2) @ given_.double().abs(), b)
+    assert (rows[:, :2] == 7).all() and (rows[:, -3:] == 7).all()  # what lies beside it is not touched
+    for worker in range(h):
+        alone = torch.empty(1, m, n, dtype=dtype)
+        kernels.products_by_worker(slopes[worker, None], given_[worker, None], alone)
+        assert torch.equal(out[worker], alone[0])
+
+
+def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
+    inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
+    slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 100, 784)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            results.append(kernels.linear(inputs, weight, None))
+            kernels.products_by_worker(slopes, inputs.view(9, 100, 784), into[number - 1])
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(results[0], results[1]) and torch.equal(into[0], into[1])
+    assert torch.allclose(results[0].double(), inputs.double() @ weight.double().T, rtol=0, atol=1e-4 * 28)
+
+
+@pytest.mark.parametrize("strange", [torch.inf, -torch.inf, torch.nan, 3e38])
+def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
+    """One sample's or one worker's infinity reaches no other, also where vectors are filled up with zeros."""
+    inputs, weight = torch.ones(7, 19), torch.full((21, 19), 2.0)
+    inputs[3, 5] = strange
+    assert torch.equal(kernels.linear(inputs, weight, None).isfinite().all(dim=1), torch.arange(7) != 3)
+    slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 5, 19)
+    kernels.products_by_worker(slopes, inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0), out)
+    finite = torch.ones(3, 5, 19, dtype=torch.bool)
+    finite[1, :, 5] = False
+    assert torch.equal(out.isfinite(), finite)
+
+
+class _Doubled(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return 2 * super().forward(inputs)
+
+
+@torch.no_grad()
+def test_forward_is_what_the_model_does() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(30, 2, 6)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(12, 9), nn.ReLU(), nn.Linear(9, 4, bias=False))
+    hooked = nn.Sequential(nn.Flatten(), nn.Linear(12, 9))
+    hooked[1].register_forward_hook(lambda module, given, output: output + 1)
+    wholly_hooked = nn.Sequential(nn.Flatten(), nn.Linear(12, 9))
+    wholly_hooked.register_forward_pre_hook(lambda module, given: (2 * given[0],))
+    normed = nn.Sequential(nn.Flatten(), nn.utils.parametrizations.weight_norm(nn.Linear(12, 9)))
+    models = [plain, hooked, wholly_hooked, normed, nn.Sequential(nn.Flatten(), _Doubled(12, 9)),
+              nn.Sequential(nn.Linear(6, 3)), nn.Linear(6, 3)]  # fmt: skip
+    for model in models:
+        assert torch.allclose(dense.forward(model, inputs), model(inputs), rtol=1e-5, atol=1e-6)
+
+
+def test_other_processors_and_types_take_torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs, weight = torch.randn(5, 4), torch.randn(3, 4)
+    half = dense.linear(inputs.bfloat16(), weight.bfloat16(), None)
+    assert half.dtype == torch.bfloat16
+    monkeypatch.setattr(kernels, "linear", None)  # would not be callable
+    monkeypatch.setattr(kernels, "products_by_worker", None)
+    monkeypatch.setattr(dense, "_fast_here", lambda: False)
+    assert torch.equal(dense.linear(inputs, weight, None), inputs @ weight.T)
+    out = torch.empty(1, 4, 4)
+    dense.products_by_worker(inputs[None], inputs[None], out)
+    assert torch.equal(out[0], inputs.T @ inputs)
