@@ -15,9 +15,16 @@ def run(plan: networks.Plan, values: list[int]) -> list[int]:
     values = list(values)
     for start, size in plan.leaves:
         values[start : start + size] = sorted(values[start : start + size])
-    for low, high in plan.comparators:
-        values[low], values[high] = sorted((values[low], values[high]))
+    for first, left, right in plan.merges:
+        wires = plan.wires[first : first + left + right]
+        for low, high in networks.small_merge(int(left), int(right))[0]:
+            a, b = wires[low], wires[high]
+            values[a], values[b] = sorted((values[a], values[b]))
     return values
+
+
+def comparators(plan: networks.Plan) -> int:
+    return sum(len(networks.small_merge(int(left), int(right))[0]) for _, left, right in plan.merges)
 
 
 def inputs(n: int) -> list[list[int]]:
@@ -35,6 +42,18 @@ def test_the_small_sorts_sort(size: int) -> None:
         for low, high in networks.small_sort(size):
             values[low], values[high] = sorted((values[low], values[high]))
         assert values == ordered
+
+
+@pytest.mark.parametrize("left", range(networks.RUN + 1))
+@pytest.mark.parametrize("right", range(networks.RUN + 1))
+def test_the_small_merges_merge(left: int, right: int) -> None:
+    network, order = networks.small_merge(left, right)
+    for ones_left, ones_right in itertools.product(range(left + 1), range(right + 1)):
+        values = [0] * (left - ones_left) + [1] * ones_left + [0] * (right - ones_right) + [1] * ones_right
+        ordered = sorted(values)
+        for low, high in network:
+            values[low], values[high] = sorted((values[low], values[high]))
+        assert [values[wire] for wire in order] == ordered
 
 
 @pytest.mark.parametrize("n", [*range(1, 70), 100, 255, 300])
@@ -60,11 +79,11 @@ def test_a_selection_finds_its_ranks(n: int) -> None:
 
 def test_a_selection_needs_fewer_comparators_than_a_sort() -> None:
     for n in (33, 51, 255):
-        assert len(networks.selection(n, (n // 2,)).comparators) < len(networks.sorting(n, 0, n).comparators)
+        assert comparators(networks.selection(n, (n // 2,))) < comparators(networks.sorting(n, 0, n))
 
 
 def test_comparators_are_at_most_a_quarter_of_n_log2_n() -> None:
     for n in (16, 25, 51, 64, 100, 255, 256, 300, 1024):
         plan = networks.sorting(n, 0, n)
-        work = len(plan.comparators) + sum(len(networks.small_sort(int(size))) for _, size in plan.leaves)
+        work = comparators(plan) + sum(len(networks.small_sort(int(size))) for _, size in plan.leaves)
         assert work <= n * math.ceil(math.log2(n)) ** 2 / 4

@@ -74,7 +74,7 @@ def _columns(
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
     parts = threads.pieces(n, d, _WIDTH)
     matrix, stride, target = memory.flat(rows), rows.stride(0), out.view(-1).numpy()
-    network = (plan.leaves, plan.comparators, plan.order, plan.candidates, plan.bounds)
+    network = (plan.leaves, plan.merges, plan.wires, plan.order, plan.candidates, plan.bounds)
     wanted = (np.array(ranks, dtype=np.int64), first, last)
     fixed: tuple[Any, ...] = (_WIDTH, *network, *wanted, *_sparse(shares, matrix.dtype), target)
     mode = getattr(selections, finish)

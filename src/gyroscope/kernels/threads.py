@@ -31,8 +31,11 @@ _forked = False
 
 
 def pieces(n: int, d: int, multiple: int, most: int = 256) -> list[tuple[int, int]]:
-    """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide; the shape alone decides."""
-    count = max(1, min(most, n * d // _PIECE))
+    """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide; the shape alone decides.
+
+    Their number is a power of two, so that a usual number of threads has the same number of pieces each.
+    """
+    count = 1 << (max(1, min(most, n * d // _PIECE)) - 1).bit_length()
     width = -(-d // (count * multiple)) * multiple
     return [(start, min(start + width, d)) for start in range(0, d, width)]
 

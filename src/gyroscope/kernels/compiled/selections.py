@@ -26,7 +26,7 @@ from gyroscope.kernels.compiled.lanes import (
     store,
     subtract,
 )
-from gyroscope.kernels.compiled.unrolled import sort_run
+from gyroscope.kernels.compiled.unrolled import merge_runs, sort_run
 
 SELECT, MEAN, NEAREST, NEAREST_TO_MEAN = 0, 1, 2, 3
 """What is made of a column in order: values of given ranks; the mean of the ranks from `first` to `last` - 1; the mean
@@ -43,7 +43,8 @@ def columns(
     end: int,
     width: int,
     leaves: Any,
-    comparators: Any,
+    merges: Any,
+    wires: Any,
     order: Any,
     candidates: Any,
     bounds: Any,
@@ -78,7 +79,7 @@ def columns(
         if mixed:
             _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
             source, at, step = mixtures, 0, width
-        _network(source, at, step, scratch, width, leaves, comparators)
+        _network(source, at, step, scratch, width, leaves, merges, wires)
         for value in range(max(1, ranks.size)):
             if finish == SELECT:
                 _select(scratch, width, candidates, bounds[value], bounds[value + 1], result)
@@ -116,18 +117,14 @@ def columns(
 
 
 @helper
-def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, comparators: Any) -> None:
+def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, merges: Any, wires: Any) -> None:
     """Send a block of source[at + row * stride + column] through a network, to scratch[wire * width + column]."""
     for leaf in range(leaves.shape[0]):
         wire, size = leaves[leaf, 0], leaves[leaf, 1]
         for column in range(0, width, count(source)):
             sort_run(source, at + wire * stride + column, stride, scratch, wire * width + column, width, size)
-    for comparator in range(comparators.shape[0]):
-        low, high = comparators[comparator, 0] * width, comparators[comparator, 1] * width
-        for column in range(0, width, count(source)):
-            a, b = load(scratch, low + column), load(scratch, high + column)
-            store(scratch, low + column, smaller(a, b))
-            store(scratch, high + column, larger(a, b))
+    for merge in range(merges.shape[0]):
+        merge_runs(scratch, width, wires, merges[merge, 0], merges[merge, 1], merges[merge, 2])
 
 
 @helper
@@ -156,13 +153,19 @@ def _mix(
 
 @helper
 def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, result: Any) -> None:
-    for column in range(0, width, count(scratch)):
-        least = fill(scratch, np.inf)
+    step = count(scratch)
+    for column in range(0, width, 4 * step):  # four at once: to find the places costs as much as to compare
+        a = b = c = d = fill(scratch, np.inf)
         for pair in range(begin, end):
-            a = load(scratch, candidates[pair, 0] * width + column)
-            b = load(scratch, candidates[pair, 1] * width + column)
-            least = smaller(least, larger(a, b))
-        store(result, column, least)
+            left, right = candidates[pair, 0] * width + column, candidates[pair, 1] * width + column
+            a = smaller(a, larger(load(scratch, left), load(scratch, right)))
+            b = smaller(b, larger(load(scratch, left + step), load(scratch, right + step)))
+            c = smaller(c, larger(load(scratch, left + 2 * step), load(scratch, right + 2 * step)))
+            d = smaller(d, larger(load(scratch, left + 3 * step), load(scratch, right + 3 * step)))
+        store(result, column, a)
+        store(result, column + step, b)
+        store(result, column + 2 * step, c)
+        store(result, column + 3 * step, d)
 
 
 @helper

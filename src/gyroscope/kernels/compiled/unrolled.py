@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gyroscope.kernels import networks
 from gyroscope.kernels.compiled.build import intrinsic
-from gyroscope.kernels.compiled.lanes import Lanes, ask_for, call, constant, extreme, ir, lanes_of, place, types
+from gyroscope.kernels.compiled.lanes import (
+    Lanes,
+    ask_for,
+    call,
+    constant,
+    extreme,
+    ir,
+    lanes_of,
+    make_array,
+    place,
+    types,
+)
 
 TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference are 16 registers."""
@@ -50,6 +62,46 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
 
     arguments = (source, types.intp, types.intp, target, types.intp, types.intp, types.intp)
     return types.void(*arguments), generate
+
+
+@intrinsic
+def merge_runs(typing: Any, values: Any, width: Any, wires: Any, first: Any, left: Any, right: Any) -> Any:
+    """Merge two sorted runs of rows of lanes, in all `width` columns: values[wire * width + column].
+
+    The wires of the left run are wires[first], ..., those of the right run follow; at most RUN each.
+    """
+    kind = lanes_of(values)
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        values_, width_, wires_, first_, left_, right_ = args
+        whole, align = width_.type, kind.dtype.bitwidth // 8
+        data, numbers = (
+            make_array(of)(context, builder, array).data for of, array in ((values, values_), (wires, wires_))
+        )
+        vector = context.get_value_type(kind).as_pointer()
+
+        def merge(a: int, b: int) -> None:
+            if a == 0 or b == 0:
+                return
+            places = [builder.load(builder.gep(numbers, [builder.add(first_, whole(i))])) for i in range(a + b)]
+            starts = [builder.gep(data, [builder.mul(wire, width_)]) for wire in places]
+            with loop_over(builder, width_, kind.count) as column:
+                addresses = [builder.bitcast(builder.gep(start, [column]), vector) for start in starts]
+                held = [builder.load(address, align=align) for address in addresses]
+                for low, high in networks.small_merge(a, b)[0]:
+                    x, y = held[low], held[high]
+                    held[low], held[high] = extreme(builder, "minnum", x, y), extreme(builder, "maxnum", x, y)
+                for value, address in zip(held, addresses, strict=True):
+                    builder.store(value, address, align=align)
+
+        lengths = range(1, networks.RUN + 1)
+        shape = builder.add(
+            builder.mul(builder.sub(left_, whole(1)), whole(networks.RUN)), builder.sub(right_, whole(1))
+        )
+        switch(builder, shape, [functools.partial(merge, a, b) for a in lengths for b in lengths])
+        return context.get_dummy_value()
+
+    return types.void(values, types.intp, wires, types.intp, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -107,6 +159,22 @@ def add_squares(
 
     whole = types.intp
     return types.void(rows, whole, whole, whole, whole, whole, sums, whole), generate
+
+
+@contextlib.contextmanager
+def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
+    """What is generated in this block runs for 0, step, ... below the end, at least once, and is not unrolled."""
+    before = builder.block
+    loop, after = builder.append_basic_block("loop"), builder.append_basic_block("looped")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    index = builder.phi(end.type)
+    index.add_incoming(end.type(0), before)
+    yield index
+    following = builder.add(index, end.type(step))
+    index.add_incoming(following, builder.block)
+    as_it_is(builder, builder.cbranch(builder.icmp_signed("<", following, end), loop, after))
+    builder.position_at_end(after)
 
 
 def as_it_is(builder: Any, branch: Any) -> None:
