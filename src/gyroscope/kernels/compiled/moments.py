@@ -12,9 +12,12 @@ from gyroscope.kernels.compiled.lanes import (
     WIDE,
     add,
     add_product,
+    count,
     divide,
+    fill,
     fill_wide,
     if_less,
+    load,
     load_wide,
     magnitude,
     multiply,
@@ -28,6 +31,9 @@ from gyroscope.kernels.compiled.lanes import (
 
 WIDTH = 256
 """Columns of the vectors that stay in the cache while all pairs of them are multiplied."""
+
+_SMALL = 2.0**-100
+"""Below this mean square per column, float32 squares may have vanished."""
 
 _AHEAD = 64
 """How many columns ahead of its use memory is asked for."""
@@ -95,33 +101,64 @@ def shift_and_clip(
     rows: Any, stride: int, d: int, begin: int, end: int, shift: Any, factor: float, limit: float
 ) -> None:
     """To rows begin, ..., end - 1 of rows[row * stride + column] add `factor` times the shift, if there is one; then
-    shorten what is longer than the limit. The second pass over a row finds it in the cache."""
-    whole = d - d % WIDE
-    wide_factor = fill_wide(factor)
+    shorten what is longer than the limit. The second pass over a row finds it in the cache.
+
+    Within a block squares gather in the rows' own type, which costs at most 1e-6 of their sum; blocks in float64. Where
+    they may have overflowed or vanished, the row is gone through again in float64.
+    """
     for row in range(begin, end):
         at = row * stride
-        squares = fill_wide(0.0)
-        for column in range(0, whole, WIDE):
-            value = load_wide(rows, at + column)
-            if shift.size:
-                value = add_product(wide_factor, load_wide(shift, column), value)
-                store(rows, at + column, narrow(rows, value))
-            squares = add_product(value, value, squares)
-        total = _total(squares)
-        for column in range(whole, d):
-            last = np.float64(rows[at + column])
-            if shift.size:
-                last += factor * shift[column]
-                rows[at + column] = last
-            total += last * last
-        scale = limit / np.sqrt(total)
-        if limit == np.inf or scale >= 1:  # NaN goes on: such a row becomes NaN as a whole
+        squares = _shifted_squares(rows, at, d, shift, factor)
+        if limit == np.inf:
             continue
+        if not _SMALL * d < squares < np.inf:
+            squares = _exact_squares(rows, at, d)
+        scale = limit / np.sqrt(squares)
+        if scale >= 1:  # NaN goes on: such a row becomes NaN as a whole
+            continue
+        whole = d - d % WIDE
         wide_scale = fill_wide(scale)
         for column in range(0, whole, WIDE):
             store(rows, at + column, narrow(rows, multiply(load_wide(rows, at + column), wide_scale)))
         for column in range(whole, d):
             rows[at + column] *= scale
+
+
+@helper
+def _shifted_squares(rows: Any, at: int, d: int, shift: Any, factor: float) -> float:
+    """Shift a row; the sum of its squares."""
+    step = count(rows)
+    wide, factors = 2 * step, fill(rows, factor)
+    whole = d - d % wide
+    total = 0.0
+    places = np.empty(wide, rows.dtype)
+    for start in range(0, whole, WIDTH):
+        a = b = fill(rows, 0.0)
+        for column in range(start, min(start + WIDTH, whole), wide):
+            x, y = load(rows, at + column), load(rows, at + column + step)
+            if shift.size:
+                x = add_product(factors, load(shift, column), x)
+                y = add_product(factors, load(shift, column + step), y)
+                store(rows, at + column, x)
+                store(rows, at + column + step, y)
+            a, b = add_product(x, x, a), add_product(y, y, b)
+        store(places, 0, a)
+        store(places, step, b)
+        for place in range(wide):
+            total += places[place]
+    for column in range(whole, d):
+        if shift.size:
+            rows[at + column] += rows.dtype.type(factor) * shift[column]
+        total += np.float64(rows[at + column]) ** 2
+    return total
+
+
+@helper
+def _exact_squares(rows: Any, at: int, d: int) -> float:
+    total = 0.0
+    for column in range(d):
+        total += np.float64(rows[at + column]) ** 2
+    return total
 
 
 @kernel
