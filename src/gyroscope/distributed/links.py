@@ -21,7 +21,7 @@ from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer,
 from gyroscope.distributed.remote import Remote
 from gyroscope.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope.events import Events
-from gyroscope.rows import all_finite
+from gyroscope.rows import all_finite, copy_finite
 from gyroscope.workers import HonestWorkers
 
 _SLICE_SECONDS = 0.2
@@ -69,6 +69,8 @@ class LinkedWorkers:
         self._outbox = _shared(torch.zeros(d, dtype=dtype))
         self.links = [Remote(number) for number in range(self.count)]
         self._played = self._asked = NO_STEP
+        self._into = self.parameters.new_empty(0, d)
+        """The matrix of the round, whose rows are waited for."""
         self._rows: dict[int, Tensor] = {}
         self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
@@ -161,6 +163,7 @@ class LinkedWorkers:
             self._gather()
         if self._asked != step:
             self.ask(step)
+        self._into = into
         begun = time.monotonic()
         short_since: float | None = None
         while True:
@@ -185,8 +188,6 @@ class LinkedWorkers:
                 if event["event"] != "row" or event["step"] != step:
                     continue
                 each.answered = True
-                # At once, while others are still on their way.
-                self._rows[each.worker] = into[each.worker].copy_(self._row(each, event))
                 self._losses[each.worker] = float(event["loss"])
                 if each.worker not in self._sound:
                     self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
@@ -285,19 +286,24 @@ class LinkedWorkers:
             self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
             each.linked = False
 
-    def _row(self, each: Remote, event: dict[str, Any]) -> Tensor:
-        return each.answers[event["slot"]].values[: self._outbox.numel()]
-
     def _look_at_row(self, each: Remote, event: dict[str, Any]) -> None:
-        """Is it without NaN and inf; and what of it is to be remembered?"""
-        sound = _finite(self._row(each, event))
-        if sound and event["step"] == self._asked:
-            self._sound.add(each.worker)
+        """Is it without NaN and inf; and what of it is to be remembered?
+
+        A row of this round is copied into the matrix at once, while others are still on their way.
+        """
+        row = each.answers[event["slot"]].values[: self._outbox.numel()]
+        if event["step"] == self._asked:
+            self._rows[each.worker] = self._into[each.worker]
+            sound = copy_finite(row, self._into[each.worker])
+            if sound:
+                self._sound.add(each.worker)
+        else:
+            sound = bool(all_finite(row))
         if self.accumulates:
             values = each.answers[event["slot"]].values
             memory = values[-self._outbox.numel() :]
             alone = len(values) == len(memory)
-            if sound if alone else _finite(memory):  # a worker that starts anew shall not start from NaN
+            if sound if alone else bool(all_finite(memory)):  # a worker that starts anew shall not start from NaN
                 each.remember(int(event["step"]), memory)
             else:
                 each.keep()
@@ -356,7 +362,3 @@ class LinkedWorkers:
 def _shared(values: Tensor) -> Tensor:
     values.share_memory_()  # type: ignore[no-untyped-call]
     return values
-
-
-def _finite(values: Tensor) -> bool:
-    return bool(all_finite(values))
