@@ -14,7 +14,7 @@ from clusters import Cluster, table, wait_for
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
-from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, Message, Offer, UnfitError
+from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, Message, Offer, UnfitError
 from gyroscope.distributed.server import Server, Terms
 from gyroscope.errors import ConfigError, LinkError
 
@@ -223,7 +223,11 @@ def test_an_offer_is_text_that_cannot_do_harm() -> None:
     offer = Offer(config, 5, 7510, "float32", 10.0)
     again = Offer.parse(offer.text())
     assert again.config.experiment() == config.experiment() and again.config.data_dir is None
-    wrong = (("protocol = 1", "protocol = 99"), ("[config]", "[config]\nevil = 1"), ("count = 5", 'count = "x"'))
+    wrong = (
+        (f"protocol = {VERSION}", "protocol = 99"),
+        ("[config]", "[config]\nevil = 1"),
+        ("count = 5", 'count = "x"'),
+    )
     for text in ("", "nonsense", "[link]\n[config]\n", *(offer.text().replace(*change) for change in wrong)):
         with pytest.raises(LinkError):
             Offer.parse(text)
