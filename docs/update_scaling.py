@@ -19,7 +19,7 @@ B = 4
 TABLE = 8
 """Bytes of a distance."""
 LINK = 5e6
-"""Bytes of a link's process besides its message."""
+"""Bytes of a link's process."""
 SHARED, VECTORS = 3, 10
 """Rows kept per worker at the server (the matrix and two buffers), and vectors besides."""
 NETWORK = 10e9 / 8
@@ -65,8 +65,8 @@ def server_bytes(n: int, d: float, servers: int) -> float:
 
 
 def server_memory(n: int, d: float, servers: int) -> float:
-    """The matrix, two buffers per worker, the server's vectors; and the links, each with a message."""
-    return ((SHARED * n + VECTORS) * B * d + n * B * d) / servers + n * LINK
+    """The matrix, two buffers per worker, the server's vectors; and the links."""
+    return (SHARED * n + VECTORS) * B * d / servers + n * LINK
 
 
 def table_bytes(n: int) -> float:

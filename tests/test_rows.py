@@ -195,3 +195,25 @@ def test_all_finite_is_what_it_says_also_where_the_sum_is_not_finite(dtype: torc
         values[7] = bad
         assert bool(rows_module.all_finite(values)) is False
     assert bool(rows_module.all_finite(torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype))) is False
+
+
+@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_copy_is_exact_and_knows_whether_it_is_finite(
+    dtype: torch.dtype, kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GYROSCOPE_KERNELS", kernels)
+    largest = torch.finfo(dtype).max
+    for d in (1, 2, 7, 8, 16, 33):
+        values = torch.full((d + 2,), largest, dtype=dtype)[1:-1]  # so that sums overflow
+        values[0] = -0.0
+        place = torch.full((d + 2,), 7.0, dtype=dtype)
+        assert rows_module.copy_finite(values, place[1:-1]) is True
+        assert torch.equal(place[1:-1], values) and bool(place[1].signbit())
+        assert place[0] == place[-1] == 7  # the neighbours stay as they are
+        for bad in (math.nan, math.inf, -math.inf):
+            for at in range(d):
+                broken = values.clone()
+                broken[at] = bad
+                assert rows_module.copy_finite(broken, place[1:-1]) is False
+                assert torch.equal(place[1:-1].isfinite(), broken.isfinite())

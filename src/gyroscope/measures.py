@@ -72,9 +72,9 @@ def measure(
         {
             **{name: vector for name, vector in vectors.items() if vector is not None},
             **{f"{name}, before": vector for name, vector in memory.previous.items()},
-            "past": memory.trajectory.past,
-            "away": played.aggregate.vector - of_sent.mean,
-            "travelled": parameters - memory.start,
+            **({"past": memory.trajectory.past} if of_sampled else {}),
+            "away": (played.aggregate.vector, of_sent.mean),
+            "travelled": (parameters, memory.start),
         },
         [*PAIRS, *((name, f"{name}, before") for name in VECTORS), ("sampled", "past")],
     )
@@ -150,7 +150,7 @@ def _kept(vectors: dict[str, Tensor | None]) -> dict[str, Tensor]:
 class _Products:
     """Norms, largest coordinates and inner products of named vectors, all computed in one pass."""
 
-    def __init__(self, vectors: dict[str, Tensor], pairs: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, vectors: dict[str, statistics.Vector], pairs: Sequence[tuple[str, str]]) -> None:
         self.place = {name: number for number, name in enumerate(vectors)}
         wanted = [(self.place[a], self.place[b]) for a, b in pairs if a in vectors and b in vectors]
         self.found = statistics.products(list(vectors.values()), wanted)

@@ -61,6 +61,13 @@ def all_finite(values: Tensor) -> Tensor:
     return values.isfinite().all()
 
 
+def copy_finite(source: Tensor, target: Tensor) -> bool:
+    """Copy a vector, and say whether no value of it is NaN or infinite: on a CPU in one pass over memory."""
+    if kernels.usable(source) and kernels.usable(target) and source.dtype == target.dtype:
+        return kernels.copy_finite(source, target)
+    return bool(all_finite(target.copy_(source)))
+
+
 def squared_distances(rows: Tensor) -> Tensor:
     """The (n, n) table of squared Euclidean distances, in float64, inf where a row makes a distance meaningless.
 

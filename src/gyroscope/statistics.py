@@ -15,6 +15,9 @@ from torch import Tensor
 
 from gyroscope import kernels
 
+Vector = kernels.Vector
+"""A vector, or the difference of two."""
+
 
 class Moments(NamedTuple):
     """Of (n, d) rows."""
@@ -37,14 +40,25 @@ class Products(NamedTuple):
 
 
 class Described:
-    """Rows that several want to know the moments of: computed when first asked for, and then kept."""
+    """Rows that several want to know the moments of: computed when first asked for, and then kept.
+
+    The columns' deviations, which few ask for, are computed only if they are; asked for first, they cost no pass of
+    their own.
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self.rows = rows
 
     @functools.cached_property
     def moments(self) -> Moments:
-        return moments(self.rows, std=True)
+        return moments(self.rows)
+
+    @functools.cached_property
+    def std(self) -> Tensor:
+        """(d,): the standard deviation of each column (ddof = 1)."""
+        self.moments = moments(self.rows, std=True)
+        assert self.moments.std is not None
+        return self.moments.std
 
 
 def moments(rows: Tensor, std: bool = False) -> Moments:
@@ -55,9 +69,13 @@ def moments(rows: Tensor, std: bool = False) -> Moments:
     return plain_moments(rows, std)
 
 
-def products(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
-    """Inner products of all pairs of vectors, or of the given ones, with norms and largest coordinates."""
-    if all(kernels.usable(vector) and vector.dtype == vectors[0].dtype for vector in vectors):
+def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
+    """Inner products of all pairs of vectors, or of the given ones, with norms and largest coordinates.
+
+    A pair of vectors stands for their difference, which is taken in float64.
+    """
+    parts = [part for vector in vectors for part in (vector if isinstance(vector, tuple) else (vector,))]
+    if all(kernels.usable(part) and part.dtype == parts[0].dtype for part in parts):
         found = kernels.gram(vectors, pairs)
         return Products(found.dots.tolist(), found.largest.tolist())
     return plain_products(vectors, pairs)
@@ -72,12 +90,15 @@ def plain_moments(rows: Tensor, std: bool = False) -> Moments:
     return Moments(mean, deviation, float(squares.sum()))
 
 
-def plain_products(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
+def plain_products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
     """The reference, and the path of other devices."""
     k = len(vectors)
-    doubles = [vector.to(torch.float64) for vector in vectors]
+    doubles = [
+        vector[0].to(torch.float64) - vector[1] if isinstance(vector, tuple) else vector.to(torch.float64)
+        for vector in vectors
+    ]
     dots = [[float("nan")] * k for _ in range(k)]
     wanted = itertools.combinations(range(k), 2) if pairs is None else pairs
     for i, j in [*((i, i) for i in range(k)), *wanted]:
         dots[i][j] = dots[j][i] = float(torch.dot(doubles[i], doubles[j]))
-    return Products(dots, [float(vector.abs().max()) for vector in vectors])
+    return Products(dots, [float(vector.abs().max()) for vector in doubles])

@@ -15,7 +15,7 @@ import gyroscope as gy
 from gyroscope import momentum
 from gyroscope.distributed.link import Place, Shelf
 from gyroscope.distributed.links import LinkedWorkers
-from gyroscope.distributed.protocol import NO_STEP, Offer, link_key, reach
+from gyroscope.distributed.protocol import NO_STEP, ROUND, Message, Offer, link_key, reach
 from gyroscope.distributed.remote import Remote
 from gyroscope.distributed.server import Server, Terms
 from gyroscope.distributed.worker import Calculator, Worker
@@ -114,6 +114,57 @@ def test_a_link_is_offered_only_once_its_process_is_ready(monkeypatch: pytest.Mo
         assert not worker.claimed
         store.set(link_key(0), "a generation")  # what the process does
         assert worker._claim(store, workers.offer) == "a generation"
+
+
+def test_parameters_stay_where_a_slow_link_still_sends_them_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links send right from the memory that the server writes: whoever is slow must not send two rounds mixed."""
+
+    def start(self: Remote, place: Place, shelf: Shelf) -> None:
+        self.pipe, self.other_end = multiprocessing.Pipe()  # and no process
+        self.shelf, self.sent, self.asked = shelf, shelf.sent, NO_STEP
+
+    monkeypatch.setattr(Remote, "start", start)
+    with Server(Terms(port=0)) as server:
+        workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
+        assert isinstance(workers, LinkedWorkers)
+        workers._open = True
+        for each in workers.links:
+            workers._start(each)
+            each.linked = each.free = True
+        fast, slow, slower = workers.links[0], workers.links[1], workers.links[2]
+        wire: dict[int, list[float]] = {}
+
+        def told(each: Remote) -> Tensor:
+            """What a link has been told to send, all of it."""
+            shelf = each.shelf  # type: ignore[attr-defined]
+            message = Message(shelf.values, shelf.dtype, shelf.parameters[each.place])
+            assert message.read((ROUND,), each.worker).step == each.asked
+            return message.values
+
+        def play(step: int, *sluggish: Remote) -> None:
+            workers.parameters.fill_(step)
+            workers.ask(step)
+            for each in workers.links:
+                if each not in sluggish and each.asked == step:
+                    wire[each.worker] = told(each).unique().tolist()
+                    each.has_answered(step)
+
+        play(0)
+        play(1)
+        assert fast.place == 0 and not any(each.sending for each in workers.links)  # one place is enough
+        play(2, slow)
+        play(3, slow)
+        play(4, slow, slower)
+        assert slow.asked == 2 and told(slow).unique().tolist() == [2.0]  # two rounds later
+        assert slower.asked == 4 and told(slower).unique().tolist() == [4.0] and wire[fast.worker] == [4.0]
+        slow.sent.fill_(2)  # it has them, and computes
+        play(5, slow, slower)
+        assert told(slower).unique().tolist() == [4.0] and wire[fast.worker] == [5.0] and slow.linked
+        workers.links[3].asked, workers.links[3].place = 5, fast.place  # both places are in use
+        play(6, slower)
+        assert not slower.linked and workers.links[3].linked and wire[fast.worker] == [6.0]
+        [lost] = [event for event in workers.log._kept if event[2] == "lost"]
+        assert lost[3] == str(slower.worker) and "parameters of step 4" in lost[5]
 
 
 def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from clusters import Cluster, table, wait_for
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
-from gyroscope.distributed.protocol import ANSWER, ROUND, Message, Offer, UnfitError
+from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, Message, Offer, UnfitError
 from gyroscope.distributed.server import Server, Terms
 from gyroscope.errors import ConfigError, LinkError
 
@@ -204,6 +204,12 @@ def test_a_message_is_read_only_if_it_is_complete_and_for_us() -> None:
     for kinds, worker, why in (((ROUND,), 3, "out of place"), ((ANSWER,), 4, "from worker 3")):
         with pytest.raises(UnfitError, match=why):
             message.read(kinds, worker)
+    message.seal(ANSWER, 1, EVERYBODY)
+    with pytest.raises(UnfitError, match="from worker -1"):
+        message.read((ANSWER,), 3)
+    message.seal(ROUND, 1, EVERYBODY)
+    assert message.read((ROUND,), 3).step == 1
+    message.seal(ANSWER, 2**40, 3, 0.25)
     full = message.buffer.clone()
     for size in range(len(full)):  # gloo writes what came, and leaves the rest as it was
         message.wipe()
@@ -217,7 +223,11 @@ def test_an_offer_is_text_that_cannot_do_harm() -> None:
     offer = Offer(config, 5, 7510, "float32", 10.0)
     again = Offer.parse(offer.text())
     assert again.config.experiment() == config.experiment() and again.config.data_dir is None
-    wrong = (("protocol = 1", "protocol = 99"), ("[config]", "[config]\nevil = 1"), ("count = 5", 'count = "x"'))
+    wrong = (
+        (f"protocol = {VERSION}", "protocol = 99"),
+        ("[config]", "[config]\nevil = 1"),
+        ("count = 5", 'count = "x"'),
+    )
     for text in ("", "nonsense", "[link]\n[config]\n", *(offer.text().replace(*change) for change in wrong)):
         with pytest.raises(LinkError):
             Offer.parse(text)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernel_inputs import close, rows, same
 from torch import Tensor
 
-from gyroscope import kernels
+from gyroscope import kernels, statistics
 from gyroscope.rows import plain_shift_and_clip
 
 
@@ -71,6 +71,30 @@ def test_only_the_pairs_that_are_asked_for() -> None:
     assert close(some.dots[asked], full.dots[asked], 1e-15)
     assert some.dots[~asked].isnan().all()
     assert same(some.largest, full.largest)
+
+
+@given(rows)
+@settings(deadline=None, max_examples=60)
+def test_a_pair_of_vectors_is_their_difference(matrix: Tensor) -> None:
+    """In float64 on either path: of vectors that lie close together far from zero, float32 would keep little."""
+    left = (matrix[0] + 1e4).clamp(-1e37, 1e37).nan_to_num(0.5)
+    right, other = left.roll(1), matrix[-1].clamp(-1e37, 1e37).nan_to_num(0.5)
+    wide = torch.stack([left.double() - right.double(), other.double()])
+    norms = wide.norm(dim=1)
+    for function in (statistics.products, statistics.plain_products):
+        got = function([(left, right), other])
+        dots = torch.tensor(got.dots, dtype=torch.float64)
+        assert bool(((dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
+        assert got.largest == wide.abs().amax(dim=1).tolist()
+
+
+@pytest.mark.parametrize("first", ["moments", "std"])
+def test_deviations_are_computed_only_when_asked_for(first: str) -> None:
+    described = statistics.Described(torch.randn(5, 100))
+    getattr(described, first)
+    assert (described.moments.std is None) == (first == "moments")
+    assert torch.allclose(described.std, described.rows.std(dim=0))
+    assert described.moments.std is described.std  # found in the same pass
 
 
 def test_inner_products_with_nan_and_infinity() -> None:

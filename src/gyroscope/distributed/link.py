@@ -27,7 +27,6 @@ from gyroscope.distributed.protocol import (
     END,
     NO_STEP,
     PING,
-    ROUND,
     WELCOME,
     Message,
     UnfitError,
@@ -64,9 +63,13 @@ class Place:
 class Shelf:
     """Memory shared with the server."""
 
-    step: Tensor
-    """(1,): to which step the parameters belong; NO_STEP while they are written."""
-    parameters: Tensor
+    values: int
+    """How many parameters there are."""
+    dtype: torch.dtype
+    parameters: tuple[Tensor, ...]
+    """Messages with parameters, sealed: an order says which to send. Nobody writes there before it is sent."""
+    sent: Tensor
+    """(1,): the last step whose parameters this link has sent. Written here, read by the server."""
     memory: Tensor
     """The momentum that the worker shall go on with."""
     answers: tuple[Tensor, Tensor]
@@ -108,7 +111,7 @@ class _Link:
 
     def _hear_worker(self, wire: Wire) -> None:
         shelf = self.shelf
-        slots = [Message(shelf.answer_values, shelf.parameters.dtype, buffer) for buffer in shelf.answers]
+        slots = [Message(shelf.answer_values, shelf.dtype, buffer) for buffer in shelf.answers]
         slot, complained = 0, False
         try:
             while True:
@@ -147,7 +150,7 @@ class _Link:
 
     def _obey(self, wire: Wire) -> None:
         place, shelf = self.place, self.shelf
-        message = Message(shelf.parameters.numel(), shelf.parameters.dtype)
+        parameters = [Message(shelf.values, shelf.dtype, buffer) for buffer in shelf.parameters]
         orders = select.poll()  # what the pipe's own poll() does, without making all of it anew each time
         orders.register(self.pipe.fileno(), select.POLLIN)
         waiting_since = 0.0
@@ -155,25 +158,25 @@ class _Link:
             waiting = self.open_step != NO_STEP
             if not orders.poll(1000 * (_LOOK_SECONDS if waiting else PING_SECONDS)):
                 if not waiting:
-                    message.seal(PING, NO_STEP, place.worker)
-                    wire.send(message, place.patience)
+                    self._say(PING, wire)
                 elif self.open_step != NO_STEP and time.monotonic() - waiting_since > place.patience:
                     self._leave(f"no answer for {place.patience:g} s")
                 continue
             order = json.loads(self.pipe.recv_bytes())
             if order["do"] == "end":
-                message.seal(END, NO_STEP, place.worker)
-                wire.send(message, place.patience)
+                self._say(END, wire)
                 os._exit(0)
-            message.values.copy_(shelf.parameters)
-            if int(shelf.step) != order["step"]:
-                self._tell(event="skipped", step=order["step"])  # the server has gone on while this process slept
-                continue
             with self.opening:
                 self.open_step = order["step"]
             waiting_since = time.monotonic()
-            message.seal(ROUND, order["step"], place.worker)
-            wire.send(message, place.patience)
+            wire.send(parameters[order["place"]], place.patience)
+            shelf.sent.fill_(order["step"])
+
+    def _say(self, kind: int, wire: Wire) -> None:
+        """A message without values. It is as long as any, because the worker waits for one of that length."""
+        message = Message(self.shelf.values, self.shelf.dtype)
+        message.seal(kind, NO_STEP, self.place.worker)
+        wire.send(message, self.place.patience)
 
     # -- joining and leaving ------------------------------------------------------------------------------------------
 
@@ -187,7 +190,7 @@ class _Link:
                 os._exit(0)
         who = store.get(key).decode(errors="replace")
         wire = Wire(store, place.worker, place.generation, 0, place.host)
-        welcome = Message(self.shelf.parameters.numel(), self.shelf.parameters.dtype)
+        welcome = Message(self.shelf.values, self.shelf.dtype)
         if place.memory_step != NO_STEP:
             welcome.values.copy_(self.shelf.memory)
         welcome.seal(WELCOME, place.memory_step, place.worker)

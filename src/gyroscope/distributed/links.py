@@ -17,11 +17,12 @@ from torch import Tensor
 from gyroscope import events
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.distributed import link
+from gyroscope.distributed.outbox import PLACES, Outbox, shared
 from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer, TCPStore, link_key
 from gyroscope.distributed.remote import Remote
 from gyroscope.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope.events import Events
-from gyroscope.rows import all_finite
+from gyroscope.rows import all_finite, copy_finite
 from gyroscope.workers import HonestWorkers
 
 _SLICE_SECONDS = 0.2
@@ -64,11 +65,14 @@ class LinkedWorkers:
         self.required, self.deadline, self.grace = required, offer.deadline, grace
         self.log, self.stop, self.remark, self.opened = log, stop, remark, opened
         self.session = secrets.token_hex(4)
-        d, dtype = self.parameters.numel(), self.parameters.dtype
-        self._step = _shared(torch.full((1,), NO_STEP, dtype=torch.int64))
-        self._outbox = _shared(torch.zeros(d, dtype=dtype))
+        self._dimension = self.parameters.numel()
+        self._outbox = Outbox(self._dimension, self.parameters.dtype)
+        self._place = 0
+        """Where in the outbox this round's parameters lie."""
         self.links = [Remote(number) for number in range(self.count)]
         self._played = self._asked = NO_STEP
+        self._into = self.parameters.new_empty(0, self._dimension)
+        """The matrix of the round, whose rows are waited for."""
         self._rows: dict[int, Tensor] = {}
         self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
@@ -116,7 +120,7 @@ class LinkedWorkers:
         """
         if not self.accumulates:
             return {}
-        memories = torch.zeros(self.count, self._outbox.numel(), dtype=self._outbox.dtype)
+        memories = torch.zeros(self.count, self._dimension, dtype=self.parameters.dtype)
         steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
         for each in self.links:
             step, memory = each.memory(until=self._played)
@@ -161,6 +165,7 @@ class LinkedWorkers:
             self._gather()
         if self._asked != step:
             self.ask(step)
+        self._into = into
         begun = time.monotonic()
         short_since: float | None = None
         while True:
@@ -185,8 +190,6 @@ class LinkedWorkers:
                 if event["event"] != "row" or event["step"] != step:
                     continue
                 each.answered = True
-                # At once, while others are still on their way.
-                self._rows[each.worker] = into[each.worker].copy_(self._row(each, event))
                 self._losses[each.worker] = float(event["loss"])
                 if each.worker not in self._sound:
                     self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
@@ -201,13 +204,21 @@ class LinkedWorkers:
         """Tell who is there and free, and was not told yet."""
         for each in self.links:
             if each.linked and each.free and not each.told and each.worker not in self._rows:
-                each.free, each.told = False, True
-                each.order("round", step)
+                each.ask(step, self._place)
 
     def _publish(self, step: int) -> None:
-        self._step.fill_(NO_STEP)  # a link's process that is still reading will notice
-        self._outbox.copy_(self.parameters)
-        self._step.fill_(step)
+        """Put the parameters where every link can send them from, and where none is still sending older ones."""
+        while True:
+            sending = [each for each in self.links if each.sending]
+            in_use = {each.place for each in sending}
+            if len(in_use) < PLACES:
+                break
+            # Several are slow, and since different rounds: the slowest must join again.
+            slowest = min(sending, key=lambda each: each.asked)
+            self._tell(events.LOST, slowest, f"still receives the parameters of step {slowest.asked}")
+            slowest.linked = False
+            self._replace(slowest)
+        self._place = self._outbox.write(step, self.parameters, in_use)
 
     def _gather(self) -> None:
         """At the start wait for all workers. When nobody has come for the grace period, go on if there are enough."""
@@ -235,15 +246,17 @@ class LinkedWorkers:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
         # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
         # row that came before the link broke stays what it was.
-        values, dtype = self.offer.answer_values, self._outbox.dtype
-        first, second = (_shared(torch.zeros(Message.bytes(values, dtype), dtype=torch.uint8)) for _ in range(2))
+        values, dtype = self.offer.answer_values, self.parameters.dtype
+        first, second = (shared(torch.zeros(Message.bytes(values, dtype), dtype=torch.uint8)) for _ in range(2))
+        sent = shared(torch.full((1,), NO_STEP))
         step, memory = each.memory()
-        known = self._outbox[:0] if memory is None else _shared(memory.clone())
+        known = torch.empty(0, dtype=dtype) if memory is None else shared(memory.clone())
         generation = f"{self.session}.{each.count}"
         each.count += 1
         self.store.set(link_key(each.worker), "")  # until its process says that it is ready
         place = link.Place(*self.address, each.worker, generation, self.grace, step)
-        each.start(place, link.Shelf(self._step, self._outbox, known, (first, second), values))
+        shelf = link.Shelf(self._dimension, dtype, self._outbox.buffers, sent, known, (first, second), values)
+        each.start(place, shelf)
         assert each.pipe
         self._speakers[each.pipe.fileno()] = each
         self._ears.register(each.pipe.fileno(), select.POLLIN)
@@ -271,10 +284,8 @@ class LinkedWorkers:
             step, memory = each.memory()
             self._tell(events.JOINED, each, "" if memory is None else f"goes on with its momentum of step {step}")
         elif kind == "row":
-            each.free, each.late = True, False
+            each.has_answered(int(event["step"]))
             self._look_at_row(each, event)
-        elif kind == "skipped":
-            each.free = True
         elif kind == "rejected":
             each.free, each.answered = True, each.told
             self._tell(events.REJECTED, each, str(event["why"]))
@@ -285,19 +296,24 @@ class LinkedWorkers:
             self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
             each.linked = False
 
-    def _row(self, each: Remote, event: dict[str, Any]) -> Tensor:
-        return each.answers[event["slot"]].values[: self._outbox.numel()]
-
     def _look_at_row(self, each: Remote, event: dict[str, Any]) -> None:
-        """Is it without NaN and inf; and what of it is to be remembered?"""
-        sound = _finite(self._row(each, event))
-        if sound and event["step"] == self._asked:
-            self._sound.add(each.worker)
+        """Is it without NaN and inf; and what of it is to be remembered?
+
+        A row of this round is copied into the matrix at once, while others are still on their way.
+        """
+        row = each.answers[event["slot"]].values[: self._dimension]
+        if event["step"] == self._asked:
+            self._rows[each.worker] = self._into[each.worker]
+            sound = copy_finite(row, self._into[each.worker])
+            if sound:
+                self._sound.add(each.worker)
+        else:
+            sound = bool(all_finite(row))
         if self.accumulates:
             values = each.answers[event["slot"]].values
-            memory = values[-self._outbox.numel() :]
+            memory = values[-self._dimension :]
             alone = len(values) == len(memory)
-            if sound if alone else _finite(memory):  # a worker that starts anew shall not start from NaN
+            if sound if alone else bool(all_finite(memory)):  # a worker that starts anew shall not start from NaN
                 each.remember(int(event["step"]), memory)
             else:
                 each.keep()
@@ -351,12 +367,3 @@ class LinkedWorkers:
                     each.process.join(max(0.0, until - time.monotonic()))
         for each in self.links:
             each.stop()
-
-
-def _shared(values: Tensor) -> Tensor:
-    values.share_memory_()  # type: ignore[no-untyped-call]
-    return values
-
-
-def _finite(values: Tensor) -> bool:
-    return bool(all_finite(values))

@@ -34,7 +34,7 @@ else:
 
 __all__ = ["PrefixStore", "TCPStore"]  # for the others, who need them under these names
 
-VERSION = 1
+VERSION = 2
 """Of these messages and keys: both sides must have the same."""
 
 WELCOME, ROUND, PING, END, ANSWER = range(5)
@@ -46,6 +46,8 @@ _OPENING, _CLOSING = b"gyro-msg", b"gyro-end"
 _NO_HEAD, _NO_TAIL = b"\xff" * _HEAD.size, b"\xff" * _TAIL.size
 
 NO_STEP = -1
+EVERYBODY = -1
+"""In the place of a worker's number: parameters are the same for all, and so is the message with them."""
 
 _RENDEZVOUS_SECONDS = 20.0
 
@@ -100,7 +102,7 @@ class Message:
             raise UnfitError("it does not begin like a message")
         if kind not in kinds:
             raise UnfitError(f"a message of kind {kind} is out of place")
-        if number != worker:
+        if number != worker and (kind, number) != (ROUND, EVERYBODY):
             raise UnfitError(f"it is from worker {number}")
         if size != self._size:
             raise UnfitError(f"it announces {size} bytes of values instead of {self._size}")

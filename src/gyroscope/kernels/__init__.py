@@ -2,8 +2,8 @@
 
 `usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
 neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
-better. No function keeps its input, and only `shift_and_clip` changes it. They use as many threads as torch does, and
-their results do not depend on how many that is.
+better. No function keeps its input, and only `shift_and_clip` changes it (`copy_finite` writes to its target). They use
+as many threads as torch does, and their results do not depend on how many that is.
 
 The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
 before a kernel is called.
@@ -21,14 +21,17 @@ import torch
 from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
+from gyroscope.kernels.copies import copy_finite
 from gyroscope.kernels.dense import linear, products_by_worker
 from gyroscope.kernels.distance import distances, squared_distances
-from gyroscope.kernels.statistics import Moments, Products, column_moments, gram, mean_of, shift_and_clip
+from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
     "Moments",
     "Products",
+    "Vector",
     "column_moments",
+    "copy_finite",
     "distances",
     "gram",
     "linear",
@@ -87,6 +90,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     shift_and_clip(rows, rows[0], 0.0, 1.0)
     linear(rows, rows, rows[0, :3])
     products_by_worker(rows[None], rows[None], torch.zeros(1, 4, 4, dtype=dtype))
+    copy_finite(rows[0], rows[1])
 
 
 @functools.cache

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from gyroscope.kernels import memory, threads
 
+Vector = Tensor | tuple[Tensor, Tensor]
+"""A vector, or the difference of two."""
+
 
 class Moments(NamedTuple):
     mean: Tensor
@@ -87,29 +90,41 @@ def shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: flo
     threads.spread(work, len(parts))
 
 
-def gram(vectors: Sequence[Tensor], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
+def gram(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
     """Inner products of k vectors of one length and type, and their norms and largest magnitudes.
 
-    Of all pairs, or of the given ones: then the others are NaN (but the squared norms are always there).
+    Of all pairs, or of the given ones: then the others are NaN (but the squared norms are always there). A pair of
+    vectors stands for their difference, which is taken in float64 and never stored as a whole.
     """
     from gyroscope.kernels.compiled import moments
 
-    k, d = len(vectors), vectors[0].shape[0]
-    if any(vector.shape != (d,) or vector.dtype != vectors[0].dtype for vector in vectors):
+    differences = [vector if isinstance(vector, tuple) else (vector, None) for vector in vectors]
+    first = differences[0][0]
+    k, d = len(vectors), first.shape[0]
+    terms = [part for each in differences for part in each if part is not None]
+    if any(part.shape != (d,) or part.dtype != first.dtype for part in terms):
         raise ValueError("the vectors must have one length and one type")
-    wanted = itertools.combinations(range(k), 2) if pairs is None else pairs
-    which = np.array([*((i, i) for i in range(k)), *wanted], dtype=np.int64)
+    which = np.array([*(itertools.combinations(range(k), 2) if pairs is None else pairs)], dtype=np.int64)
+    which = which.reshape(-1, 2)
     parts = threads.pieces(k, d, moments.WIDTH)
-    dots, most = np.zeros((len(parts), len(which))), np.zeros((len(parts), k))
-    # Plain addresses: numba would compile anew for each number of arrays. The list keeps the memory alive.
-    arrays = [memory.flat(vector) for vector in vectors]
-    addresses = np.array([array.ctypes.data for array in arrays], dtype=np.int64)
+    norms, most = np.zeros((len(parts), k)), np.zeros((len(parts), k))
+    dots = np.zeros((len(parts), len(which)))
+    # Plain addresses: numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
+    addresses = np.array([_address(left) for left, _ in differences], dtype=np.int64)
+    subtracted = np.array([_address(right) for _, right in differences], dtype=np.int64)
+    like = memory.flat(first)
 
     def work(number: int) -> None:
-        moments.products(addresses, arrays[0], *parts[number], which, dots[number], most[number])
+        found = norms[number], dots[number], most[number]
+        moments.products(addresses, subtracted, like, *parts[number], which, *found)
 
     threads.spread(work, len(parts))
     table = np.full((k, k), np.nan)
     table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
+    np.fill_diagonal(table, norms.sum(axis=0))
     largest = np.where(np.isnan(table.diagonal()), np.nan, most.max(axis=0))
     return Products(torch.from_numpy(table), torch.from_numpy(largest))
+
+
+def _address(vector: Tensor | None) -> int:
+    return 0 if vector is None else vector.data_ptr()

@@ -46,35 +46,43 @@ def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std
     numbers[0], [1], [2]: the squares of all deviations from the means, the means' squares, the largest mean. WIDE
     columns are gone through twice while they are in the cache, so nothing is lost to a large common offset.
     """
+    whole = end - (end - begin) % WIDE
+    _moments(rows, n, stride, begin, whole, mean, std, begin, numbers)
+    if whole == end:
+        return
+    # Beside the loop, not in it: to choose between two arrays for every few columns costs as much as four rows.
+    rest, rest_std, more = np.empty(WIDE, rows.dtype), np.empty(WIDE if std.size else 0, rows.dtype), np.zeros(3)
+    _moments(padded(rows, n, stride, whole, end, WIDE), n, WIDE, 0, WIDE, rest, rest_std, 0, more)
+    for column in range(whole, end):
+        mean[column] = rest[column - whole]
+        if std.size:
+            std[column] = rest_std[column - whole]
+    numbers[0], numbers[1], numbers[2] = numbers[0] + more[0], numbers[1] + more[1], max(numbers[2], more[2])
+
+
+@helper
+def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, to: int, numbers: Any) -> None:
+    """`moments` of a whole number of WIDE columns; their means are written from mean[to] on."""
     squares, norm, largest = fill_wide(0.0), fill_wide(0.0), fill_wide(0.0)
-    rest = np.empty(WIDE, rows.dtype)
-    rest_std = np.empty(WIDE if std.size else 0, rows.dtype)
     for start in range(begin, end, WIDE):
-        source, at, step, mean_, std_, to = rows, start, stride, mean, std, start
-        if start + WIDE > end:
-            source, at, step = padded(rows, n, stride, start, end, WIDE), 0, WIDE
-            mean_, std_, to = rest, rest_std, 0
-        total = load_wide(source, at)
+        total = load_wide(rows, start)
+        prefetch(rows, start + _AHEAD)
         for row in range(1, n):
-            prefetch(source, at + row * step + _AHEAD)
-            total = add(total, load_wide(source, at + row * step))
+            prefetch(rows, start + row * stride + _AHEAD)
+            total = add(total, load_wide(rows, start + row * stride))
         middle = divide(total, fill_wide(n))
         spread = fill_wide(0.0)
         for row in range(n):
-            difference = subtract(load_wide(source, at + row * step), middle)
+            difference = subtract(load_wide(rows, start + row * stride), middle)
             spread = add_product(difference, difference, spread)
         squares = add(squares, spread)
-        store(mean_, to, narrow(rows, middle))
+        at = to + start - begin
+        store(mean, at, narrow(rows, middle))
         if std.size:
-            store(std_, to, narrow(rows, root(divide(spread, fill_wide(n - 1)))))
-        rounded = load_wide(mean_, to)
+            store(std, at, narrow(rows, root(divide(spread, fill_wide(n - 1)))))
+        rounded = load_wide(mean, at)
         norm = add_product(rounded, rounded, norm)
         largest = _larger(largest, magnitude(rounded))
-        if start + WIDE > end:
-            for column in range(end - start):
-                mean[start + column] = rest[column]
-                if std.size:
-                    std[start + column] = rest_std[column]
     numbers[0], numbers[1], numbers[2] = _total(squares), _total(norm), _most(largest)
 
 
@@ -162,24 +170,28 @@ def _exact_squares(rows: Any, at: int, d: int) -> float:
 
 
 @kernel
-def products(addresses: Any, like: Any, begin: int, end: int, pairs: Any, dots: Any, most: Any) -> None:
-    """In elements begin, ..., end - 1 of some vectors: inner products of the pairs, and the largest magnitudes.
+def products(
+    addresses: Any, subtracted: Any, like: Any, begin: int, end: int, pairs: Any, norms: Any, dots: Any, most: Any
+) -> None:
+    """In elements begin, ..., end - 1 of some vectors: squared norms, inner products of the pairs, largest magnitudes.
 
-    The vectors are given by their addresses, and by an array of their type.
+    The vectors are given by their addresses, and by an array of their type. From each of them another may be
+    subtracted first (0: none), in float64.
     """
+    squares, tops = np.zeros(addresses.size * WIDE), np.zeros(addresses.size * WIDE)
     sums = np.zeros(pairs.shape[0] * WIDE)
-    tops = np.zeros(addresses.size * WIDE)
     block = np.zeros(addresses.size * WIDTH)
     for start in range(begin, end, WIDTH):
         for i in range(addresses.size):
-            source, at = numba.carray(pointer(addresses[i]), (end,), like.dtype), start
-            if start + WIDTH > end:
-                source, at = padded(source, 1, 0, start, end, WIDTH), 0
-            top = load_wide(tops, i * WIDE)
-            for column in range(0, WIDTH, WIDE):
-                value = load_wide(source, at + column)
-                store(block, i * WIDTH + column, value)
+            _take(addresses[i], like, start, end, block, i)
+            if subtracted[i]:
+                _take_away(subtracted[i], like, start, end, block, i)
+            square, top = load_wide(squares, i * WIDE), load_wide(tops, i * WIDE)
+            for column in range(i * WIDTH, (i + 1) * WIDTH, WIDE):
+                value = load_wide(block, column)
+                square = add_product(value, value, square)
                 top = _larger(top, magnitude(value))
+            store(squares, i * WIDE, square)
             store(tops, i * WIDE, top)
         for pair in range(pairs.shape[0]):
             left, right = pairs[pair, 0] * WIDTH, pairs[pair, 1] * WIDTH
@@ -188,9 +200,36 @@ def products(addresses: Any, like: Any, begin: int, end: int, pairs: Any, dots: 
                 total = add_product(load_wide(block, left + column), load_wide(block, right + column), total)
             store(sums, pair * WIDE, total)
     for i in range(addresses.size):
-        most[i] = _most(load_wide(tops, i * WIDE))
+        norms[i], most[i] = _total(load_wide(squares, i * WIDE)), _most(load_wide(tops, i * WIDE))
     for pair in range(pairs.shape[0]):
         dots[pair] = _total(load_wide(sums, pair * WIDE))
+
+
+@helper
+def _take(address: int, like: Any, start: int, end: int, block: Any, i: int) -> None:
+    """Write WIDTH elements of the vector at this address into place i of the block; beyond its end, zeros."""
+    source = numba.carray(pointer(address), (end,), like.dtype)
+    if start + WIDTH > end:
+        for column in range(WIDTH):
+            block[i * WIDTH + column] = source[start + column] if start + column < end else 0.0
+        return
+    for column in range(0, WIDTH, WIDE):
+        prefetch(source, start + column + WIDTH)
+        store(block, i * WIDTH + column, load_wide(source, start + column))
+
+
+@helper
+def _take_away(address: int, like: Any, start: int, end: int, block: Any, i: int) -> None:
+    """Subtract WIDTH elements of the vector at this address from place i of the block."""
+    source = numba.carray(pointer(address), (end,), like.dtype)
+    if start + WIDTH > end:
+        for column in range(end - start):
+            block[i * WIDTH + column] -= source[start + column]
+        return
+    for column in range(0, WIDTH, WIDE):
+        prefetch(source, start + column + WIDTH)
+        at = i * WIDTH + column
+        store(block, at, subtract(load_wide(block, at), load_wide(source, start + column)))
 
 
 @helper
