@@ -14,9 +14,11 @@ test: $(VENV)/ready lint
 	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 --dist worksteal
 
 # With Flower in the same environment. By itself, because Flower and Ray are a download of their own and most people need
-# neither; one run, because Flower's tests mostly wait for processes, and the others have the processor meanwhile.
+# neither. Its federations come after the rest: two dozen processes that each import everything get in everyone's way.
+FEDERATIONS := tests/flower/test_deployed.py tests/flower/test_simulation.py
 test-all: $(VENV)/ready-for-flower lint
-	$(ENVIRONMENT) $(BIN)/pytest -q -n 3 --dist worksteal
+	$(ENVIRONMENT) $(BIN)/pytest -q -n 3 --dist worksteal $(FEDERATIONS:%=--ignore=%)
+	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 $(FEDERATIONS)
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check -q .
@@ -36,6 +38,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/ready-for-flower: $(VENV)/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[flower]' -c constraints.txt
+	$(BIN)/python -c 'import flwr, ray'  # for older Pythons pip installs neither, and says nothing
 	touch $@
 
 clean:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope import models, specs
+from gyroscope.data import digits
 from gyroscope.data.sources import load_raw
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError
@@ -190,9 +191,7 @@ class Digits(Recipe):
     defaults = Defaults(workers=23, batch=4, clip=2.0, l2=1e-4, mu=0.9, lr="0.2", steps=150, evaluate_every=5)
 
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
-        from sklearn.datasets import load_digits
-
-        images, labels = load_digits(return_X_y=True)
+        images, labels = digits.load()
         inputs = torch.from_numpy(images).to(torch.float32).div_(16)
         inputs = (inputs - inputs.mean()) / inputs.std()
         targets = torch.from_numpy(labels).to(torch.int64)

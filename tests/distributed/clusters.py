@@ -28,7 +28,6 @@ launching._context.set_forkserver_preload(
         "gyroscope.distributed.server",
         "gyroscope.distributed.worker",
         "gyroscope.kernels.compiled.moments",
-        "sklearn.datasets",
         "tomli_w",
     ]
 )

@@ -23,6 +23,9 @@ from cryptography.x509.oid import NameOID
 
 from gyroscope.flower import new_app
 
+PATIENCE = 600.0
+"""Seconds until something is taken to be wrong, whatever else the machine does. Only a failure waits for them."""
+
 BIN = Path(sys.executable).parent
 HERE = Path(__file__).resolve().parent
 
@@ -60,7 +63,7 @@ class Processes:
         self.started[name] = process
         return process
 
-    def run(self, name: str, *command: object, seconds: float) -> str:
+    def run(self, name: str, *command: object, seconds: float = PATIENCE) -> str:
         process = self.start(name, *command)
         try:
             code = process.wait(seconds)
@@ -79,11 +82,16 @@ class Processes:
     def tail(self) -> str:
         return "\n".join(f"--- {name}\n{self.text(name)[-3000:]}" for name in self.started)
 
-    def until(self, happened: Callable[[], bool], seconds: float, what: str) -> None:
+    def until(self, happened: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while not happened():
             assert time.monotonic() < end, f"{what}: not within {seconds} s\n{self.tail()}"
             time.sleep(0.2)
+
+    def listens(self, name: str, port: int) -> None:
+        """Until a process that was started listens; at once an error where it has ended instead."""
+        self.until(lambda: listening(port) or self.started[name].poll() is not None, f"{name} listens")
+        assert self.started[name].poll() is None, self.tail()
 
     def kill(self, name: str) -> None:
         process = self.started[name]
@@ -228,5 +236,5 @@ def simulation(folder: Path) -> Iterator[Processes]:
             "superlink", "flower-superlink", "--simulation", "--insecure",
             "--disable-runtime-dependency-installation", "--port", port,
         )  # fmt: skip
-        processes.until(lambda: listening(port), 60, "the SuperLink listens")
+        processes.listens("superlink", port)
         yield processes

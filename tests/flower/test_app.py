@@ -14,6 +14,7 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope
 
 import torch
 from deployment import table
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from memory_grid import MemoryGrid, app_nodes, context, run_config, silent, unreadable
 
 from gyroscope import momentum, rules, training
@@ -21,9 +22,10 @@ from gyroscope.cli import main
 from gyroscope.config import Config
 from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, RunDirectoryError, UnknownNameError
 from gyroscope.flower import TooFewRepliesError
-from gyroscope.flower.client import partition
+from gyroscope.flower.client import load_task, partition
 from gyroscope.flower.server import serve
 from gyroscope.flower.settings import Settings
+from gyroscope.simulation import first_model
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -125,6 +127,18 @@ def test_a_node_without_a_number_is_told_what_to_do() -> None:
     here.node_config.clear()
     with pytest.raises(GyroscopeError, match="partition-id"):
         partition(here)
+
+
+def test_a_node_trains_without_the_packages_that_take_seconds_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of(local_steps=2)
+    (node,) = app_nodes(config, 1).values()
+    load_task.cache_clear()
+    for package in ("sklearn.datasets", "pandas", "matplotlib", "gyroscope.kernels.compiled"):
+        monkeypatch.setitem(sys.modules, package, None)  # whoever imports it now fails
+    start = first_model(load_task("digits", ""), seed=1).state_dict()
+    content = RecordDict({"arrays": ArrayRecord(start), "config": ConfigRecord({"server-round": 1})})
+    reply = node(Message(content, dst_node_id=1, message_type=MessageType.TRAIN))
+    assert reply is not None and reply.has_content()
 
 
 @pytest.mark.parametrize("rule", rules.RULES)

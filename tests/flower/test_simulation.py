@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope[flower]'")
 pytest.importorskip("ray", reason="FLOWER'S SIMULATION IS NOT TESTED: pip install 'gyroscope[flower]'")
 
-from deployment import make_app, reasons, simulation, table
+from deployment import PATIENCE, make_app, reasons, simulation, table
 from memory_grid import accuracy_in_this_process
 
 from gyroscope.flower.settings import Settings
@@ -28,7 +28,8 @@ def test_one_liar_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
     with simulation(tmp_path) as processes:
         processes.run(
             "run", "flwr", "run", make_app(tmp_path / "app", liars=(2,)), "sim", "--stream",
-            "--federation-config", FEDERATION, "-c", f'rounds={ROUNDS} local-steps={STEPS} out="{out}"', seconds=600,
+            "--federation-config", FEDERATION,
+            "-c", f'rounds={ROUNDS} local-steps={STEPS} timeout={PATIENCE} out="{out}"',
         )  # fmt: skip
         status = json.loads((out / "status.json").read_text())
         assert status["status"] == "complete", processes.tail()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["gyroscope.cli", "gyroscope.training", "sklearn.datasets", "rich.progress", "tomli_w"])
+_context.set_forkserver_preload(["gyroscope.cli", "gyroscope.training", "rich.progress", "tomli_w"])
 
 PATIENCE = 120.0
 """Seconds after which a process that should have done something long ago counts as hanging."""
@@ -125,12 +125,12 @@ def lines(path: Path) -> int:
 
 def custom_task() -> Any:
     import torch
-    from sklearn.datasets import load_digits
     from torch import nn
 
     import gyroscope as gy
+    from gyroscope.data import digits
 
-    pictures, labels = load_digits(return_X_y=True)
+    pictures, labels = digits.load()
     inputs = torch.from_numpy(pictures).float().div(16).view(-1, 1, 8, 8)
     targets = torch.from_numpy(labels)
 
