@@ -120,7 +120,10 @@ class Problem:
 
     def tolerance(self, rule: Rule) -> float:
         """How far a result may be off by rounding, and by what the rule leaves undone where it iterates."""
-        return max(self.rounding, RULE_PRECISION.get(rule.name, 0.0) * self.magnitude)
+        # A rule may go a distance of its own choice, whatever the rows' magnitude is.
+        radius = vars(rule).get("tau", 0.0)
+        step = 64 * torch.finfo(self.rows.dtype).eps * (radius if isinstance(radius, float) else 0.0)
+        return max(self.rounding, RULE_PRECISION.get(rule.name, 0.0) * self.magnitude, step)
 
     @property
     def rounding(self) -> float:

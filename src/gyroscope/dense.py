@@ -7,6 +7,7 @@ others they were not measured, and torch's own products are taken.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from gyroscope import kernels
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear` of (samples, n) inputs, where no gradient is asked for."""
     if _fit(inputs, weight):
-        return kernels.linear(inputs, weight, bias)
+        return kernels.linear(inputs, kernels.Layer(weight, bias))
     return F.linear(inputs, weight, bias)
 
 
@@ -30,18 +31,28 @@ def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
         torch.bmm(slopes.transpose(1, 2), given, out=out)
 
 
-def forward(model: nn.Module, inputs: Tensor) -> Tensor:
-    """model(inputs), where no gradient is asked for."""
+def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
+    """What model(inputs) gives, for batch after batch, while its parameters stay as they are and no gradient is asked
+    for."""
     if type(model) is not nn.Sequential or not is_plain(model):
-        outputs: Tensor = model(inputs)
-        return outputs
-    values = inputs
-    for module in model:
-        if type(module) is nn.Linear and is_plain(module) and values.dim() == 2:
-            values = linear(values, module.weight, module.bias)
-        else:
-            values = module(values)
-    return values
+        return model
+    layers: dict[nn.Module, kernels.Layer] = {
+        module: kernels.Layer(module.weight, module.bias)
+        for module in model
+        if type(module) is nn.Linear and is_plain(module) and _fit(module.weight, module.weight)
+    }
+
+    def apply(inputs: Tensor) -> Tensor:
+        values = inputs
+        for module in model:
+            layer = layers.get(module)
+            if layer and values.dim() == 2 and _fit(values, values) and values.dtype == layer.dtype:
+                values = kernels.linear(values, layer)
+            else:
+                values = module(values)
+        return values
+
+    return apply
 
 
 def is_plain(module: nn.Module) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gyroscope import dense, randomness
 from gyroscope.data.splits import Split
 
-_VALUES = {"cpu": 1_600_000}
+_VALUES = {"cpu": 400_000}
 """Input values per batch: a core's cache holds that many and what the first layer makes of them. A GPU wants more."""
 _VALUES_ELSEWHERE = 8_000_000
 
@@ -31,10 +31,10 @@ def evaluate(model: nn.Module, test: Split, seed: int = 0) -> Evaluation:
     model.eval()
     stream = randomness.generator(seed, "evaluation")
     correct = torch.zeros((), dtype=torch.int64, device=test.targets.device)  # read once: no waiting for a GPU
-    batch = _batch(test.inputs)
+    batch, outputs_of = _batch(test.inputs), dense.forward(model)
     for start in range(0, len(test), batch):
         inputs = test.inputs[start : start + batch]
-        outputs = dense.forward(model, inputs if test.prepare is None else test.prepare(inputs, stream))
+        outputs = outputs_of(inputs if test.prepare is None else test.prepare(inputs, stream))
         correct += (outputs.argmax(dim=1) == test.targets[start : start + batch]).sum()
     return Evaluation(int(correct), len(test))
 

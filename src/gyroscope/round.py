@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import randomness
+from gyroscope.allocation import prefer_large_pages
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.curvature import Course
@@ -58,7 +59,7 @@ class Table:
 
     def __init__(self, players: Players) -> None:
         h, parameters = players.workers.count, players.workers.parameters
-        self.matrix = parameters.new_zeros(players.n, parameters.numel())
+        self.matrix = prefer_large_pages(parameters.new_empty(players.n, parameters.numel())).zero_()
         self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
         self.state = players.placement.init(self.honest)
         self.memory: Memory = {}
@@ -67,7 +68,9 @@ class Table:
         self.notes: dict[str, Tensor] = {}
         """The adversary's."""
         # Gradients are sampled right where they are sent from, unless momentum comes between.
-        self.sampled = torch.empty_like(self.honest) if players.placement.accumulates_rows else self.honest
+        self.sampled = self.honest
+        if players.placement.accumulates_rows:
+            self.sampled = prefer_large_pages(torch.empty_like(self.honest))
 
 
 @dataclasses.dataclass(frozen=True)

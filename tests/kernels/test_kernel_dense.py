@@ -26,12 +26,13 @@ def close(result: Tensor, exact: Tensor, magnitudes: Tensor, depth: int) -> bool
 def test_linear(samples: int, n: int, m: int, seed: int, dtype: torch.dtype, has_bias: bool) -> None:
     inputs = fill(samples, n, seed, "normal", dtype)
     weight, bias = fill(m, n, seed + 1, "normal", dtype), fill(1, m, seed + 2, "normal", dtype)[0]
-    result = kernels.linear(inputs, weight, bias if has_bias else None)
+    layer = kernels.Layer(weight, bias if has_bias else None)
+    result = kernels.linear(inputs, layer)
     shift = bias.double() if has_bias else torch.zeros(m, dtype=torch.float64)
     exact = inputs.double() @ weight.double().T + shift
     magnitudes = inputs.double().abs() @ weight.double().abs().T + shift.abs()
     assert result.dtype == dtype and close(result, exact, magnitudes, n)
-    alone = torch.cat([kernels.linear(sample[None], weight, bias if has_bias else None) for sample in inputs])
+    alone = torch.cat([kernels.linear(sample[None], layer) for sample in inputs])
     assert torch.equal(result, alone)  # whatever is computed beside it
 
 
@@ -59,7 +60,7 @@ def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            results.append(kernels.linear(inputs, weight, None))
+            results.append(kernels.linear(inputs, kernels.Layer(weight, None)))
             kernels.products_by_worker(slopes, inputs.view(9, 100, 784), into[number - 1])
     finally:
         torch.set_num_threads(threads)
@@ -72,7 +73,7 @@ def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
     """One sample's or one worker's infinity reaches no other, also where vectors are filled up with zeros."""
     inputs, weight = torch.ones(7, 19), torch.full((21, 19), 2.0)
     inputs[3, 5] = strange
-    assert torch.equal(kernels.linear(inputs, weight, None).isfinite().all(dim=1), torch.arange(7) != 3)
+    assert torch.equal(kernels.linear(inputs, kernels.Layer(weight, None)).isfinite().all(dim=1), torch.arange(7) != 3)
     slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 5, 19)
     kernels.products_by_worker(slopes, inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0), out)
     finite = torch.ones(3, 5, 19, dtype=torch.bool)
@@ -98,7 +99,7 @@ def test_forward_is_what_the_model_does() -> None:
     models = [plain, hooked, wholly_hooked, normed, nn.Sequential(nn.Flatten(), _Doubled(12, 9)),
               nn.Sequential(nn.Linear(6, 3)), nn.Linear(6, 3)]  # fmt: skip
     for model in models:
-        assert torch.allclose(dense.forward(model, inputs), model(inputs), rtol=1e-5, atol=1e-6)
+        assert torch.allclose(dense.forward(model)(inputs), model(inputs), rtol=1e-5, atol=1e-6)
 
 
 def test_other_processors_and_types_take_torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,16 @@ def test_caf_returns_the_best_mean_not_the_last(seed: int) -> None:
     assert CAF()(rows, 2).vector.tolist() == pytest.approx([values[0] for values in right], abs=1e-12)
 
 
+def test_caf_takes_all_weight_from_rows_that_are_equally_far_out() -> None:
+    """The second and the sixth lose all in the first step; with a rest of 1e-16 one of them would spoil the second."""
+    rows = [[-1, 1, -1], [1, 1, -1], [-1, 1, 0], [1, 1, 0], [-1, 1, 0], [-1, -1, 1], [1, -1, 0], [-1, 0, 0]]
+    right = spectral_oracles.caf([[float(value) for value in row] for row in rows], 3, doubt=1e-13)
+    assert right is not None
+    assert CAF()(torch.tensor(rows, dtype=torch.float64), 3).vector.tolist() == pytest.approx(
+        [value for (value,) in right], abs=1e-12
+    )
+
+
 def test_caf_treats_copies_alike_to_the_last_bit() -> None:
     rows = normal(9, 5, seed=2)
     rows[[1, 4, 7]] = rows[1] + 2

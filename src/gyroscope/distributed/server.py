@@ -15,9 +15,9 @@ from typing import Any
 
 from gyroscope import events, record, rules, tasks, training
 from gyroscope import progress as progress_module
+from gyroscope.allocation import keep_freed_memory
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.config import Config
-from gyroscope.distributed.allocation import keep_freed_memory
 from gyroscope.distributed.links import LinkedWorkers
 from gyroscope.distributed.protocol import Offer, TCPStore
 from gyroscope.errors import ConfigError

@@ -22,11 +22,12 @@ from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.copies import copy_finite
-from gyroscope.kernels.dense import linear, products_by_worker
+from gyroscope.kernels.dense import Layer, linear, products_by_worker
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
+    "Layer",
     "Moments",
     "Products",
     "Vector",
@@ -88,7 +89,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     gram([rows[0], rows[1]])
     mean_of(rows, [0])
     shift_and_clip(rows, rows[0], 0.0, 1.0)
-    linear(rows, rows, rows[0, :3])
+    linear(rows, Layer(rows, rows[0, :3]))
     products_by_worker(rows[None], rows[None], torch.zeros(1, 4, 4, dtype=dtype))
     copy_finite(rows[0], rows[1])
 

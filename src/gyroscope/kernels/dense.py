@@ -11,24 +11,32 @@ _BYTES = 64
 """Two vectors: what a panel of weights is wide."""
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """(samples, n) inputs times the transpose of (m, n) weights, plus the bias."""
+class Layer:
+    """The weights and the bias of a linear layer, as `linear` wants them. They are copies of what was."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.m, self.n = weight.shape
+        self.dtype = weight.dtype
+        width = _BYTES // weight.element_size()
+        fill = -self.m % width
+        panels = F.pad(weight.detach(), (0, 0, 0, fill)).view(-1, width, self.n).transpose(1, 2).contiguous()
+        shift = panels.new_zeros(self.m + fill)
+        if bias is not None:
+            shift[: self.m].copy_(bias.detach())
+        self.arrays = panels.view(-1).numpy(), shift.numpy()
+
+
+def linear(inputs: Tensor, layer: Layer) -> Tensor:
+    """(samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     from gyroscope.kernels.compiled import dense
 
-    samples, n = inputs.shape
-    m = weight.shape[0]
-    width = _BYTES // weight.element_size()
-    fill = -m % width
-    panels = F.pad(weight, (0, 0, 0, fill)).view(-1, width, n).transpose(1, 2).contiguous()
-    shift = weight.new_zeros(m + fill)
-    if bias is not None:
-        shift[:m].copy_(bias)
-    out = inputs.new_empty(samples, m)
-    parts = threads.pieces(n, samples, dense.ROWS)
-    arrays = memory.flat(inputs), panels.view(-1).numpy(), shift.numpy(), out.view(-1).numpy()
+    samples = inputs.shape[0]
+    out = inputs.new_empty(samples, layer.m)
+    parts = threads.pieces(layer.n, samples, dense.ROWS)
+    arrays = memory.flat(inputs), *layer.arrays, out.view(-1).numpy()
 
     def work(number: int) -> None:
-        dense.linear(*arrays, *parts[number], n, m)
+        dense.linear(*arrays, *parts[number], layer.n, layer.m)
 
     threads.spread(work, len(parts))
     return out

@@ -15,6 +15,9 @@ from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
 
+_NOTHING = 1e-9
+"""Of the weight 1 that a row starts with."""
+
 
 @dataclasses.dataclass(frozen=True)
 class CAF(Rule):
@@ -81,5 +84,7 @@ def filtered(table: spectral.Array, f: int) -> spectral.Array:
             best = np.zeros(n)
             best[left] = shares
         weight[left] *= 1 - spread.outlyingness
+        # Rows as far out as the farthest lose all, too; what rounding leaves them would make them the farthest again.
+        weight[weight < _NOTHING] = 0.0
         if spread.variance == 0 or weight.sum() <= n - 2 * f:
             return np.asarray(best)
