@@ -81,7 +81,15 @@ def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
     """The life of a link's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
     torch.set_num_threads(1)  # it only passes on: more threads would spin beside those that compute
+    _wait_for_a_core()
     _Link(place, shelf, pipe).live()
+
+
+def _wait_for_a_core() -> None:
+    """Who is woken by an order usually takes the place of the one who gave it: here the server, four times a round."""
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 class _Link:

@@ -8,11 +8,11 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from gyroscope import rows, tasks
+from gyroscope import kernels, rows, tasks
+from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split
 from gyroscope.errors import ConfigError
 from gyroscope.flower.settings import Settings
-from gyroscope.rows import plain_shift_and_clip
 from gyroscope.schedule import Schedule
 from gyroscope.simulation import first_model
 from gyroscope.workers import HonestWorkers
@@ -67,10 +67,10 @@ class _Node(HonestWorkers):
         )
         self.number, self.settings = number, settings
 
-    def regularise_and_clip(self, rows: Tensor) -> None:
-        # Without the compiled kernels: a node handles one message per process and has one row, and to load them takes
-        # longer than they save in a round.
-        plain_shift_and_clip(rows, self.parameters, self.l2, self.clip)
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
+        # A node handles one message per process and has one row: to load the kernels takes longer than they save.
+        with kernels.switched_off():
+            return super().sample(step, out, clock)
 
     @property
     def samples(self) -> int:
