@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gyroscope.bench import growth, rules
 from gyroscope.bench.results import Line
+from gyroscope.rules import RULES
 
 _INK, _OURS, _THEIRS = "#333333", "#0b6e8a", "#c9b79c"
 _STYLES = {"mean": ("#888888", ":", "o"), "median": (_OURS, "-", "s"), "krum": ("#b5532a", "--", "^"),
@@ -35,9 +36,9 @@ def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type:
             name, _, other = entry.what.partition(" / ")
             times[name], times[other] = entry.ours_ms, entry.other_ms
     ordered = sorted(times, key=times.__getitem__, reverse=True)
-    ours = set(_STYLES) | {"average"}
+    ours = set(RULES)
     bars = axes.barh(
-        [f"gyroscope {name}" if name in ours else name for name in ordered],
+        ordered,
         [times[name] for name in ordered],
         color=[_OURS if name in ours else _THEIRS for name in ordered],
         hatch=["" if name in ours else "//" for name in ordered],
@@ -47,7 +48,9 @@ def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type:
     if times:
         axes.set_xscale("log")
         axes.set_xlim(right=4 * max(times.values()))
-    axes.set_title(f"{shape[0]} workers, {shape[1]:,} parameters", fontsize=11)
+    for label, name in zip(axes.get_yticklabels(), ordered, strict=True):
+        label.set_fontweight("bold" if name in ours else "normal")
+    axes.set_title(f"{shape[0]} workers, {shape[1]:,} parameters (ours in bold)", fontsize=11)
     axes.set_xlabel("milliseconds (shorter is better)")
     axes.tick_params(labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)
