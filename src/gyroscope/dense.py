@@ -32,8 +32,10 @@ def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
 
 
 def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What model(inputs) gives, for batch after batch, while its parameters stay as they are and no gradient is asked
-    for."""
+    """What gives model(inputs) for batch after batch, while its parameters stay as they are and no gradient is asked for.
+
+    The model itself, but for chains whose parameters are all linear layers'.
+    """
     if type(model) is not nn.Sequential or not is_plain(model):
         return model
     layers: dict[nn.Module, kernels.Layer] = {
@@ -41,6 +43,8 @@ def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
         for module in model
         if type(module) is nn.Linear and is_plain(module) and _fit(module.weight, module.weight)
     }
+    if not layers or any(module not in layers and [*module.parameters()] for module in model):
+        return model
 
     def apply(inputs: Tensor) -> Tensor:
         values = inputs
