@@ -32,7 +32,7 @@ def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
 
 
 def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """What gives model(inputs) for batch after batch, while its parameters stay as they are and no gradient is asked for.
+    """What gives model(inputs), batch after batch, while its parameters stay as they are and no gradient is asked for.
 
     The model itself, but for chains whose parameters are all linear layers'.
     """
