@@ -1,7 +1,8 @@
 """Linear layers: the matrix products that take most of the time where many workers train a small model.
 
-On processors with vectors of 32 bytes (AVX2) the kernels are faster at these shapes than the library behind torch; on
-others they were not measured, and torch's own products are taken.
+On processors with vectors of 32 bytes (AVX2) the kernels are faster than the library behind torch where a layer is not
+too large; for others torch's own products are taken. The layer's shape alone decides, never the number of samples or
+of threads: a worker by itself computes to the last bit what it does among all.
 """
 
 from __future__ import annotations
@@ -15,17 +16,24 @@ from torch import Tensor, nn
 
 from gyroscope import kernels
 
+_MOST_OUTPUTS, _MOST_INPUTS = 256, 4096
+"""Of a layer for the kernels: beyond these, weights that are used again have left the cache by then."""
+
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear` of (samples, n) inputs, where no gradient is asked for."""
-    if _fit(inputs, weight):
+    if _is_layer(weight, bias) and _goes_into(inputs, weight.shape[1], weight.dtype):
         return kernels.linear(inputs, kernels.Layer(weight, bias))
     return F.linear(inputs, weight, bias)
 
 
 def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
     """out (h, m, n): for each worker the transpose of its (b, m) slopes times the (b, n) values it was given."""
-    if _fit(slopes, given) and out.stride(2) == 1:
+    m, n = slopes.shape[2], given.shape[2]
+    alike = slopes.dtype == given.dtype == out.dtype and slopes.shape[:2] == given.shape[:2]
+    small = m <= _MOST_OUTPUTS and n <= _MOST_INPUTS
+    room = out.shape == (len(slopes), m, n) and kernels.usable(out)
+    if alike and small and room and _fit(slopes) and _fit(given):
         kernels.products_by_worker(slopes, given, out)
     else:
         torch.bmm(slopes.transpose(1, 2), given, out=out)
@@ -41,7 +49,7 @@ def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
     layers: dict[nn.Module, kernels.Layer] = {
         module: kernels.Layer(module.weight, module.bias)
         for module in model
-        if type(module) is nn.Linear and is_plain(module) and _fit(module.weight, module.weight)
+        if type(module) is nn.Linear and is_plain(module) and _is_layer(module.weight, module.bias)
     }
     if not layers or any(module not in layers and [*module.parameters()] for module in model):
         return model
@@ -50,7 +58,7 @@ def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
         values = inputs
         for module in model:
             layer = layers.get(module)
-            if layer and values.dim() == 2 and _fit(values, values) and values.dtype == layer.dtype:
+            if layer and _goes_into(values, layer.n, layer.dtype):
                 values = kernels.linear(values, layer)
             else:
                 values = module(values)
@@ -65,17 +73,31 @@ def is_plain(module: nn.Module) -> bool:
     Spectral and weight normalisation work by hooks, and so do people who look inside their models.
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return not any(getattr(module, hook, None) for hook in hooks)
+    return "forward" not in vars(module) and not any(getattr(module, hook, None) for hook in hooks)
 
 
-def _fit(left: Tensor, right: Tensor) -> bool:
+def _is_layer(weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the kernels can take it and gain by it."""
+    return (
+        weight.dim() == 2
+        and weight.shape[0] <= _MOST_OUTPUTS
+        and weight.shape[1] <= _MOST_INPUTS
+        and _fit(weight)
+        and (bias is None or (bias.shape == weight.shape[:1] and bias.dtype == weight.dtype and _fit(bias)))
+    )
+
+
+def _goes_into(inputs: Tensor, n: int, dtype: torch.dtype) -> bool:
+    """Whether a layer of this many inputs can take them. The kernels themselves look at nothing."""
+    return inputs.dim() == 2 and inputs.shape[1] == n and inputs.dtype == dtype and _fit(inputs)
+
+
+def _fit(values: Tensor) -> bool:
     return (
         _fast_here()
-        and left.dtype == right.dtype
-        and left.is_contiguous()
-        and right.is_contiguous()
-        and kernels.usable(left)
-        and kernels.usable(right)
+        and values.is_contiguous()
+        and kernels.usable(values)
+        and not torch.is_autocast_enabled("cpu")  # which changes the type of what torch would compute
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import multiprocessing
 from pathlib import Path
@@ -13,9 +14,10 @@ from torch import Tensor
 
 import gyroscope as gy
 from gyroscope import momentum
+from gyroscope.distributed import link
 from gyroscope.distributed.link import Place, Shelf
 from gyroscope.distributed.links import LinkedWorkers
-from gyroscope.distributed.protocol import NO_STEP, ROUND, Message, Offer, link_key, reach
+from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, ROUND, Message, Offer, link_key, reach
 from gyroscope.distributed.remote import Remote
 from gyroscope.distributed.server import Server, Terms
 from gyroscope.distributed.worker import Calculator, Worker
@@ -165,6 +167,34 @@ def test_parameters_stay_where_a_slow_link_still_sends_them_from(monkeypatch: py
         assert not slower.linked and workers.links[3].linked and wire[fast.worker] == [6.0]
         [lost] = [event for event in workers.log._kept if event[2] == "lost"]
         assert lost[3] == str(slower.worker) and "parameters of step 4" in lost[5]
+
+
+class _EnoughError(Exception):
+    """Ends a link's loop."""
+
+
+def test_a_link_says_what_it_has_sent_only_once_it_has() -> None:
+    """The server writes over what was sent: said too early, a worker gets two rounds mixed; never said, it is given up."""
+    ours, theirs = multiprocessing.Pipe()
+    places = [Message(2, torch.float32) for _ in range(2)]
+    for step, place in ((7, 1), (8, 0)):
+        places[place].values.fill_(step)
+        places[place].seal(ROUND, step, EVERYBODY)
+        ours.send_bytes(json.dumps({"do": "round", "step": step, "place": place}).encode())
+    nothing = torch.zeros(0)
+    shelf = Shelf(2, torch.float32, (places[0].buffer, places[1].buffer), torch.tensor([NO_STEP]), nothing,
+                  (nothing, nothing), 2)  # fmt: skip
+    seen: list[tuple[int, list[float]]] = []
+
+    class Wire:
+        def send(self, message: Message, seconds: float) -> None:
+            seen.append((int(shelf.sent), message.values.tolist()))
+            if len(seen) == 2:
+                raise _EnoughError
+
+    with pytest.raises(_EnoughError):
+        link._Link(Place("", 0, 0, "", 5.0, NO_STEP), shelf, theirs)._obey(Wire())  # type: ignore[arg-type]
+    assert seen == [(NO_STEP, [7.0, 7.0]), (7, [8.0, 8.0])]
 
 
 def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kernel_inputs import fill
 from torch import Tensor, nn
 
+import gyroscope as gy
 from gyroscope import dense, kernels
 
 sizes = st.one_of(st.integers(1, 9), st.integers(10, 40))
@@ -79,6 +80,54 @@ def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
     finite = torch.ones(3, 5, 19, dtype=torch.bool)
     finite[1, :, 5] = False
     assert torch.equal(out.isfinite(), finite)
+
+
+def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    inputs = torch.randn(5, 64)
+    for width in (16, 100):
+        weight, model = torch.randn(3, width), nn.Sequential(nn.Flatten(), nn.Linear(width, 3))
+        for attempt in (lambda w=weight: dense.linear(inputs, w, None), lambda m=model: dense.forward(m)(inputs)):
+            with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), torch.inference_mode():
+                attempt()
+        with pytest.raises(ValueError, match="takes"):
+            kernels.linear(inputs, kernels.Layer(weight, None))
+        task = gy.Task(lambda m=model: m, (inputs, torch.zeros(5).long()), (inputs, torch.zeros(5).long()),
+                       loss=nn.functional.cross_entropy)  # fmt: skip
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1), task=task)
+    slopes, given_ = torch.randn(2, 5, 3), torch.randn(2, 5, 4)
+    for wrong in (torch.empty(2, 3, 5), torch.empty(1, 3, 4), torch.empty(2, 3, 4, dtype=torch.float64)):
+        with pytest.raises(ValueError, match="fitting shapes"):
+            kernels.products_by_worker(slopes, given_, wrong)
+    with pytest.raises(RuntimeError):
+        dense.products_by_worker(slopes, given_, torch.empty(2, 3, 4, dtype=torch.float64))
+
+
+def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    for name in ("linear", "products_by_worker"):
+        original = getattr(kernels, name)
+        monkeypatch.setattr(kernels, name, lambda *args, n=name, f=original: (calls.append(n), f(*args))[1])
+    inputs, targets = torch.randn(20, 6), torch.zeros(20).long()
+    task = gy.Task(
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (inputs, targets),
+        (inputs, targets), loss=nn.functional.cross_entropy,
+    )  # fmt: skip
+    gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
+    # A step: the first layer's outputs, both layers' gradients. Two evaluations: both layers' outputs.
+    assert calls.count("linear") == 1 + 2 * 2 and calls.count("products_by_worker") == 2
+
+
+def test_what_changes_a_layer_from_outside_is_respected() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    inputs = torch.randn(4, 6)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        assert dense.forward(model)(inputs).dtype == model(inputs).dtype == torch.bfloat16
+    model[1].forward = lambda values: values[:, :3] * 2  # type: ignore[method-assign]
+    with torch.inference_mode():
+        assert torch.equal(dense.forward(model)(inputs), inputs[:, :3] * 2)
 
 
 class _Doubled(nn.Linear):

@@ -213,11 +213,13 @@ class LinkedWorkers:
             in_use = {each.place for each in sending}
             if len(in_use) < PLACES:
                 break
-            # Several are slow, and since different rounds: the slowest must join again.
-            slowest = min(sending, key=lambda each: each.asked)
-            self._tell(events.LOST, slowest, f"still receives the parameters of step {slowest.asked}")
-            slowest.linked = False
-            self._replace(slowest)
+            # Several are slow, and since different rounds: the fewer must join again, or those that are slower.
+            at = {place: [each for each in sending if each.place == place] for place in in_use}
+            for each in min(at.values(), key=lambda slow: (len(slow), slow[0].asked)):
+                if each.linked:
+                    self._tell(events.LOST, each, f"still receives the parameters of step {each.asked}")
+                each.linked = False
+                self._replace(each)
         self._place = self._outbox.write(step, self.parameters, in_use)
 
     def _gather(self) -> None:

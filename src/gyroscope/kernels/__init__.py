@@ -2,8 +2,9 @@
 
 `usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
 neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
-better. No function keeps its input, and only `shift_and_clip` changes it (`copy_finite` writes to its target). They use
-as many threads as torch does, and their results do not depend on how many that is.
+better (but for linear layers, whose sums are the type's own, in order of depth, as accurate as such sums are). No
+function keeps its input, and only `shift_and_clip` changes it (`copy_finite` and `products_by_worker` write to their
+targets). They use as many threads as torch does, and their results do not depend on how many that is.
 
 The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
 before a kernel is called.
@@ -12,6 +13,7 @@ before a kernel is called.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import importlib.util
 import os
@@ -51,6 +53,7 @@ __all__ = [
 
 
 _SWITCH = "GYROSCOPE_KERNELS"
+_off: contextvars.ContextVar[bool] = contextvars.ContextVar("kernels switched off", default=False)
 
 
 def usable(rows: Tensor) -> bool:
@@ -61,6 +64,7 @@ def usable(rows: Tensor) -> bool:
         and rows.layout == torch.strided
         and rows.numel() > 0
         and (rows.stride(-1) == 1 or rows.shape[-1] == 1)
+        and not _off.get()
         and os.environ.get(_SWITCH) != "0"
         and _installed()
     )
@@ -68,16 +72,12 @@ def usable(rows: Tensor) -> bool:
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[None]:
-    """Within this block every function takes its plain path."""
-    before = os.environ.get(_SWITCH)
-    os.environ[_SWITCH] = "0"
+    """Within this block every function takes its plain path, in this thread."""
+    before = _off.set(True)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_SWITCH]
-        else:
-            os.environ[_SWITCH] = before
+        _off.reset(before)
 
 
 def warm_up(dtype: torch.dtype = torch.float32) -> None:

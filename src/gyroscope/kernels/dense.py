@@ -30,7 +30,9 @@ def linear(inputs: Tensor, layer: Layer) -> Tensor:
     """(samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     from gyroscope.kernels.compiled import dense
 
-    samples = inputs.shape[0]
+    samples, n = inputs.shape
+    if n != layer.n or inputs.dtype != layer.dtype:
+        raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {inputs.dtype}")
     out = inputs.new_empty(samples, layer.m)
     parts = threads.pieces(layer.n, samples, dense.ROWS)
     arrays = memory.flat(inputs), *layer.arrays, out.view(-1).numpy()
@@ -47,6 +49,10 @@ def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
     from gyroscope.kernels.compiled import dense
 
     (h, b, m), n = slopes.shape, given.shape[2]
+    if given.shape != (h, b, n) or out.shape != (h, m, n) or not slopes.dtype == given.dtype == out.dtype:
+        raise ValueError(
+            "slopes, what was given, and the place for their products must be of fitting shapes and one type"
+        )
     arrays = slopes.reshape(-1).numpy(), given.reshape(-1).numpy(), memory.flat(out)
     parts = threads.pieces(b * n, h, 1)
 
