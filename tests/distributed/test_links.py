@@ -174,7 +174,7 @@ class _EnoughError(Exception):
 
 
 def test_a_link_says_what_it_has_sent_only_once_it_has() -> None:
-    """The server writes over what was sent: said too early, a worker gets two rounds mixed; never said, it is given up."""
+    """The server writes over what was sent: said too early, a worker gets two rounds mixed; never, it is given up."""
     ours, theirs = multiprocessing.Pipe()
     places = [Message(2, torch.float32) for _ in range(2)]
     for step, place in ((7, 1), (8, 0)):
