@@ -48,8 +48,8 @@ def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type:
     if times:
         axes.set_xscale("log")
         axes.set_xlim(right=4 * max(times.values()))
-    for label, name in zip(axes.get_yticklabels(), ordered, strict=True):
-        label.set_fontweight("bold" if name in ours else "normal")
+        for label, name in zip(axes.get_yticklabels(), ordered, strict=True):
+            label.set_fontweight("bold" if name in ours else "normal")
     axes.set_title(f"{shape[0]} workers, {shape[1]:,} parameters (ours in bold)", fontsize=11)
     axes.set_xlabel("milliseconds (shorter is better)")
     axes.tick_params(labelsize=8)
