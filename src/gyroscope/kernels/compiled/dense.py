@@ -14,7 +14,7 @@ import numpy as np
 from gyroscope.kernels.compiled.blocks import padded
 from gyroscope.kernels.compiled.build import intrinsic, kernel
 from gyroscope.kernels.compiled.lanes import ask_for, call, count, lanes_of, make_array, place, spread, types
-from gyroscope.kernels.compiled.unrolled import as_it_is, switch
+from gyroscope.kernels.compiled.unrolled import loop_over, switch
 
 ROWS = 6
 """6 x 2 sums, two vectors of the right matrix and a spread value of the left one are 15 registers."""
@@ -109,26 +109,18 @@ def _add_products(
                 ask_for(context, builder, out, out_, builder.add(target, whole(vectors * kind.count - 1)), write=True)
             begin = [builder.load(vector_at(base, base_, base_at_, v), align=align) for v in range(vectors)]
             before = builder.block
-            loop, after = builder.append_basic_block("depth"), builder.append_basic_block("summed")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k = builder.phi(whole)
-            k.add_incoming(whole(0), before)
-            sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
-            here = builder.add(right_at_, builder.mul(k, right_step_))
-            values = [builder.load(vector_at(right, right_, here, v), align=align) for v in range(vectors)]
-            ask_for(context, builder, right, right_, builder.add(here, ahead_))
-            data = make_array(left)(context, builder, left_).data
-            for start, row in zip(lefts, sums, strict=True):
-                factor = builder.load(builder.gep(data, [builder.add(start, builder.mul(k, left_depth_))]))
-                factors = spread(builder, factor, begin[0].type)
-                for value, total, first in zip(values, row, begin, strict=True):
-                    total.add_incoming(first, before)
-                    total.add_incoming(call(builder, "fmuladd", [factors, value, total]), loop)
-            following = builder.add(k, whole(1))
-            k.add_incoming(following, loop)
-            as_it_is(builder, builder.cbranch(builder.icmp_signed("<", following, depth_), loop, after))
-            builder.position_at_end(after)
+            with loop_over(builder, depth_, 1) as k:
+                sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
+                here = builder.add(right_at_, builder.mul(k, right_step_))
+                values = [builder.load(vector_at(right, right_, here, v), align=align) for v in range(vectors)]
+                ask_for(context, builder, right, right_, builder.add(here, ahead_))
+                data = make_array(left)(context, builder, left_).data
+                for start, row in zip(lefts, sums, strict=True):
+                    factor = builder.load(builder.gep(data, [builder.add(start, builder.mul(k, left_depth_))]))
+                    factors = spread(builder, factor, begin[0].type)
+                    for value, total, first in zip(values, row, begin, strict=True):
+                        total.add_incoming(first, before)
+                        total.add_incoming(call(builder, "fmuladd", [factors, value, total]), builder.block)
             for target, row in zip(targets, sums, strict=True):
                 for v, total in enumerate(row):
                     builder.store(total.incomings[1][0], vector_at(out, out_, target, v), align=align)

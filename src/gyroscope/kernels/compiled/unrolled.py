@@ -128,25 +128,16 @@ def add_squares(
             starts += [builder.add(right_, builder.mul(stride_, whole(i))) for i in range(b)]
             pairs = [(i, a + j) for i in range(a) for j in range(b)] if b else list(itertools.combinations(range(a), 2))
             before = builder.block
-            loop, after = builder.append_basic_block("columns"), builder.append_basic_block("gathered")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            column = builder.phi(whole)
-            column.add_incoming(whole(0), before)
-            gathered = [builder.phi(vector) for _ in pairs]
-            values = [
-                builder.load(place(context, builder, rows, rows_, builder.add(start, column), kind), align=align)
-                for start in starts
-            ]
-            for (i, j), phi in zip(pairs, gathered, strict=True):
-                phi.add_incoming(constant(vector, 0.0), before)
-                difference = builder.fsub(values[i], values[j])
-                phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), loop)
-            following = builder.add(column, whole(kind.count))
-            column.add_incoming(following, loop)
-            again = builder.cbranch(builder.icmp_signed("<", following, width_), loop, after)
-            as_it_is(builder, again)
-            builder.position_at_end(after)
+            with loop_over(builder, width_, kind.count) as column:
+                gathered = [builder.phi(vector) for _ in pairs]
+                values = [
+                    builder.load(place(context, builder, rows, rows_, builder.add(start, column), kind), align=align)
+                    for start in starts
+                ]
+                for (i, j), phi in zip(pairs, gathered, strict=True):
+                    phi.add_incoming(constant(vector, 0.0), before)
+                    difference = builder.fsub(values[i], values[j])
+                    phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), builder.block)
             for k, phi in enumerate(gathered):
                 target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
                 value = builder.load(target, align=8)
@@ -163,7 +154,10 @@ def add_squares(
 
 @contextlib.contextmanager
 def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
-    """What is generated in this block runs for 0, step, ... below the end, at least once, and is not unrolled."""
+    """What is generated in this block runs for 0, step, ... below the end, at least once.
+
+    LLVM is kept from unrolling it: a loop that fills the registers would have to spill sums to memory and back.
+    """
     before = builder.block
     loop, after = builder.append_basic_block("loop"), builder.append_basic_block("looped")
     builder.branch(loop)
@@ -173,17 +167,12 @@ def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
     yield index
     following = builder.add(index, end.type(step))
     index.add_incoming(following, builder.block)
-    as_it_is(builder, builder.cbranch(builder.icmp_signed("<", following, end), loop, after))
+    again = builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
+    wish = builder.module.add_metadata([ir.MetaDataString(builder.module, "llvm.loop.unroll.disable")])
+    name = ir.MDValue(builder.module, [], name=str(len(builder.module.metadata)))
+    name.operands = (name, wish)  # a loop's name is a node that holds itself
+    again.set_metadata("llvm.loop", name)
     builder.position_at_end(after)
-
-
-def as_it_is(builder: Any, branch: Any) -> None:
-    """Keep LLVM from unrolling a loop that fills the registers: it would have to spill sums to memory and back."""
-    module = builder.module
-    wish = module.add_metadata([ir.MetaDataString(module, "llvm.loop.unroll.disable")])
-    loop = ir.MDValue(module, [], name=str(len(module.metadata)))
-    loop.operands = (loop, wish)  # a loop's name is a node that holds itself
-    branch.set_metadata("llvm.loop", loop)
 
 
 def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
