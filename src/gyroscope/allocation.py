@@ -29,7 +29,7 @@ def prefer_large_pages(fresh: Tensor) -> Tensor:
     """Ask for pages of megabytes for a tensor that nobody has written to yet; returns it.
 
     Rows of a large matrix lie on pages far apart, and a processor remembers the addresses of some sixty: with pages of
-    4 kB, finding them takes a tenth of the time of a pass. Systems that know no such pages do without.
+    4 kB it must look them up time and again. Systems that know no such pages do without.
     """
     if fresh.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return fresh

@@ -75,7 +75,7 @@ class Remote:
         self.order("round", step=step, place=place)
 
     def has_answered(self, step: int) -> None:
-        """A row of this step has come, so the worker has all of its parameters."""
+        """A row of this step has come, so the worker has its parameters; who answers before that harms itself alone."""
         self.free, self.late = True, False
         if step == self.asked:
             self.asked = NO_STEP
