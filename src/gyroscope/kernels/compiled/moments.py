@@ -35,8 +35,8 @@ WIDTH = 256
 _SMALL = 2.0**-100
 """Below this mean square per column, float32 squares may have vanished."""
 
-_AHEAD = 64
-"""How many columns ahead of its use memory is asked for."""
+_IN_FLIGHT = 100
+"""Cache lines that are asked for ahead of their use: with more, some push others out of the first cache again."""
 
 
 @kernel
@@ -64,11 +64,12 @@ def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std
 def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, to: int, numbers: Any) -> None:
     """`moments` of a whole number of WIDE columns; their means are written from mean[to] on."""
     squares, norm, largest = fill_wide(0.0), fill_wide(0.0), fill_wide(0.0)
+    ahead = _ahead(n)
     for start in range(begin, end, WIDE):
         total = load_wide(rows, start)
-        prefetch(rows, start + _AHEAD)
+        prefetch(rows, start + ahead)
         for row in range(1, n):
-            prefetch(rows, start + row * stride + _AHEAD)
+            prefetch(rows, start + row * stride + ahead)
             total = add(total, load_wide(rows, start + row * stride))
         middle = divide(total, fill_wide(n))
         spread = fill_wide(0.0)
@@ -86,17 +87,24 @@ def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, st
     numbers[0], numbers[1], numbers[2] = _total(squares), _total(norm), _most(largest)
 
 
+@helper
+def _ahead(n: int) -> int:
+    """How many columns ahead of their use those of n rows are asked for."""
+    return WIDE * max(2, min(4, _IN_FLIGHT // n))
+
+
 @kernel
 def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: int, out: Any) -> None:
     """The mean of the chosen among `height` rows, in columns begin, ..., end - 1 of rows[row * stride + column]."""
     rest = np.empty(WIDE, rows.dtype)
+    ahead = _ahead(chosen.size)
     for start in range(begin, end, WIDE):
         source, at, step, target, to = rows, start, stride, out, start
         if start + WIDE > end:
             source, at, step, target, to = padded(rows, height, stride, start, end, WIDE), 0, WIDE, rest, 0
         total = load_wide(source, at + chosen[0] * step)
         for index in range(1, chosen.size):
-            prefetch(source, at + chosen[index] * step + _AHEAD)
+            prefetch(source, at + chosen[index] * step + ahead)
             total = add(total, load_wide(source, at + chosen[index] * step))
         store(target, to, narrow(rows, divide(total, fill_wide(chosen.size))))
         if start + WIDE > end:
