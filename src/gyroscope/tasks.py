@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope import models, specs
+from gyroscope.allocation import prefer_large_pages
 from gyroscope.data import digits
 from gyroscope.data.sources import load_raw
 from gyroscope.data.splits import Split
@@ -96,7 +97,9 @@ class Mnist(Recipe):
         mean, std = self.normalisation
 
         def normalised(images: Tensor) -> Tensor:
-            return images.flatten(1).to(torch.float32).div_(255).sub_(mean).div_(std)
+            flat = images.flatten(1)
+            inputs = prefer_large_pages(torch.empty(flat.shape)).copy_(flat)  # batches are gathered from all over it
+            return inputs.div_(255).sub_(mean).div_(std)
 
         return Task(
             model=lambda: models.mlp(784, relu_outputs=self.relu_outputs),

@@ -55,17 +55,11 @@ def squared_distances(rows: Tensor) -> Tensor:
 def _copies_at_the_end(rows: Tensor) -> int:
     """How many of the last rows are the same to the last bit, the last one included. Others differ within a few
     columns, so looking costs next to nothing where there are none."""
+    from gyroscope.kernels.compiled import pairwise
+
     n, d = rows.shape
     words = memory.flat(rows).view(np.int32 if rows.dtype == torch.float32 else np.int64)
-    starts = [row * rows.stride(0) for row in range(n)]
-    few, last = min(d, _WIDTH), starts[-1]
-    copies = 1
-    for start in reversed(starts[:-1]):
-        for width in (few, d):
-            if not np.array_equal(words[start : start + width], words[last : last + width]):
-                return copies
-        copies += 1
-    return copies
+    return int(pairwise.copies_at_the_end(words, n, rows.stride(0), d))
 
 
 def _squares(rows: Tensor, parts: Parts) -> Table:
