@@ -10,6 +10,8 @@ from torch import Tensor
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE = 1 << 30
+_LINE = 64
+"""Bytes of a cache line."""
 
 
 def keep_freed_memory() -> None:
@@ -23,6 +25,17 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, _LARGE)
         mallopt(_MMAP_THRESHOLD, _LARGE)
+
+
+def table(n: int, d: int, like: Tensor) -> Tensor:
+    """A new (n, d) matrix of undefined values, each row of which begins with a cache line of its own.
+
+    Rows are an odd number of lines apart: of an even number, those of many workers would share few places in the cache.
+    """
+    if like.device.type != "cpu":
+        return like.new_empty(n, d)
+    line = _LINE // like.element_size()
+    return prefer_large_pages(like.new_empty(n, (-(-d // line) | 1) * line))[:, :d]
 
 
 def prefer_large_pages(fresh: Tensor) -> Tensor:

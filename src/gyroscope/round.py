@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
-from gyroscope import randomness
-from gyroscope.allocation import prefer_large_pages
+from gyroscope import allocation, randomness
 from gyroscope.attacks import Attack, View
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.curvature import Course
@@ -59,7 +57,7 @@ class Table:
 
     def __init__(self, players: Players) -> None:
         h, parameters = players.workers.count, players.workers.parameters
-        self.matrix = prefer_large_pages(parameters.new_empty(players.n, parameters.numel())).zero_()
+        self.matrix = allocation.table(players.n, parameters.numel(), parameters).zero_()
         self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
         self.state = players.placement.init(self.honest)
         self.memory: Memory = {}
@@ -70,7 +68,7 @@ class Table:
         # Gradients are sampled right where they are sent from, unless momentum comes between.
         self.sampled = self.honest
         if players.placement.accumulates_rows:
-            self.sampled = prefer_large_pages(torch.empty_like(self.honest))
+            self.sampled = allocation.table(h, parameters.numel(), parameters)
 
 
 @dataclasses.dataclass(frozen=True)
