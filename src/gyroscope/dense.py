@@ -8,13 +8,14 @@ of threads: a worker by itself computes to the last bit what it does among all.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope import kernels
+from gyroscope.rows import shift_and_clip
 
 _MOST_OUTPUTS, _MOST_INPUTS = 256, 4096
 """Of a layer for the kernels: beyond these, weights that are used again have left the cache by then."""
@@ -27,16 +28,33 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(inputs, weight, bias)
 
 
-def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
-    """out (h, m, n): for each worker the transpose of its (b, m) slopes times the (b, n) values it was given."""
-    m, n = slopes.shape[2], given.shape[2]
-    alike = slopes.dtype == given.dtype == out.dtype and slopes.shape[:2] == given.shape[:2]
-    small = m <= _MOST_OUTPUTS and n <= _MOST_INPUTS
-    room = out.shape == (len(slopes), m, n) and kernels.usable(out)
-    if alike and small and room and _fit(slopes) and _fit(given):
-        kernels.products_by_worker(slopes, given, out)
-    else:
-        torch.bmm(slopes.transpose(1, 2), given, out=out)
+def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
+    """Each worker's row of `out` (h, d): the gradients of its layers' weights and biases one after the other, plus the
+    shift (d,), and if that is longer than the limit, shortened to it."""
+    if _for_kernels(layers, shift, out):
+        kernels.gradient_rows(layers, shift, limit, out)
+        return
+    begin = 0
+    for slopes, given, has_bias in layers:
+        m, n = slopes.shape[2], given.shape[2]
+        torch.bmm(slopes.transpose(1, 2), given, out=out[:, begin : begin + m * n].view(-1, m, n))
+        begin += m * n
+        if has_bias:
+            torch.sum(slopes, dim=1, out=out[:, begin : begin + m])
+            begin += m
+    shift_and_clip(out, shift, limit)
+
+
+def _for_kernels(layers: Sequence[kernels.Gradient], shift: Tensor | None, out: Tensor) -> bool:
+    """Whether the kernels can make these rows and gain by it."""
+    tensors = [each for layer in layers for each in (layer.slopes, layer.given)]
+    if shift is not None:
+        tensors.append(shift)
+    return (
+        all(layer.slopes.shape[2] <= _MOST_OUTPUTS and layer.given.shape[2] <= _MOST_INPUTS for layer in layers)
+        and all(each.dtype == out.dtype and _fit(each) for each in tensors)
+        and kernels.usable(out)
+    )
 
 
 def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:

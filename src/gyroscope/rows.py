@@ -126,19 +126,19 @@ def mean_of(rows: Tensor, chosen: Tensor) -> Tensor:
     return rows.index_select(0, chosen).mean(dim=0)
 
 
-def shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: float) -> None:
-    """Add `factor` times a vector to every row, then shorten every row that is longer than the limit to it. In place.
+def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
+    """Add a vector to every row, then shorten every row that is longer than the limit to it. In place.
 
     Where there is a limit, a row with a NaN becomes NaN as a whole, and one with an infinity NaN there and 0 elsewhere.
     """
     usable = kernels.usable(rows) and (shift is None or (kernels.usable(shift) and shift.dtype == rows.dtype))
-    (kernels.shift_and_clip if usable else plain_shift_and_clip)(rows, shift, factor, limit)
+    (kernels.shift_and_clip if usable else plain_shift_and_clip)(rows, shift, limit)
 
 
-def plain_shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: float) -> None:
+def plain_shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     """The reference, and the path of other devices."""
     if shift is not None:
-        rows.add_(shift, alpha=factor)
+        rows.add_(shift)
     if limit == float("inf"):
         return
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)  # no square overflows

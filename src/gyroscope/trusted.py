@@ -44,8 +44,8 @@ class TrustedSamples:
         if data.prepare is not None:
             inputs = data.prepare(inputs, randomness.generator(self._seed, "trusted augment", step))
         row = workers.parameters.new_empty(1, workers.parameters.numel())
-        workers.gradients(inputs.unsqueeze(0), targets.unsqueeze(0), (self._seed, step, _ITS_NUMBER), row)
-        workers.regularise_and_clip(row)
+        noise = self._seed, step, _ITS_NUMBER
+        workers.gradients(inputs.unsqueeze(0), targets.unsqueeze(0), noise, workers.terms(), row)
         placement = self._placement.at(mu)
         sent, self.state = placement.before(row, self.state)
         shown, self.state = placement.received(sent, self.state, 0, 1)

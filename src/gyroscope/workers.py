@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gyroscope import dense, randomness
+from gyroscope import dense, kernels, randomness
 from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 from gyroscope.dense import is_plain
@@ -32,10 +31,21 @@ _IGNORED = -100  # the default `ignore_index` of both losses
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 
 
-class Gradients(Protocol):
-    """Computes every worker's gradient into `out` (h, d) and returns the workers' losses (h,)."""
+class Terms(NamedTuple):
+    """What is made of the gradient of a batch's loss, the same for all workers."""
 
-    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor: ...
+    shift: Tensor | None
+    """(d,): what is added, the gradient of the L2 term."""
+    limit: float
+    """What is longer than this then, is shortened to it."""
+
+
+class Gradients(Protocol):
+    """Computes every worker's row into `out` (h, d) and returns the workers' losses (h,)."""
+
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
+    ) -> Tensor: ...
 
 
 class Workers(Protocol):
@@ -125,7 +135,7 @@ class HonestWorkers:
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
-        losses = []
+        losses, terms = [], self.terms()
         for start in range(0, self.count, self._group):
             own = rows[start : start + self._group]
             workers = range(self.first + start, self.first + start + len(own))
@@ -133,8 +143,7 @@ class HonestWorkers:
             if self.relabel is not None:
                 targets = self.relabel(targets)
             clock.lap("data")
-            losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), own))
-            self.regularise_and_clip(own)
+            losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), terms, own))
             clock.lap("gradients")
         return torch.cat(losses), rows
 
@@ -168,18 +177,16 @@ class HonestWorkers:
         ]
         return prepared, targets
 
-    def regularise_and_clip(self, rows: Tensor) -> None:
-        """Add the gradient of the L2 term, which is the same for all workers; then no row is longer than the bound."""
-        if self.l2 == 0 and self.clip == math.inf:
-            return
+    def terms(self) -> Terms:
+        """What makes a row of a gradient at the parameters as they are."""
         if self.l2 == 0:
-            shift_and_clip(rows, None, 0.0, self.clip)
-        elif self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
-            shift_and_clip(rows, self.parameters, self.l2, self.clip)
-        else:  # the released code's lambda^2 * ||theta||
-            norm = torch.linalg.vector_norm(self.parameters)
-            unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
-            shift_and_clip(rows, unit, self.l2**2, self.clip)
+            return Terms(None, self.clip)
+        if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
+            return Terms(self.parameters * self.l2, self.clip)
+        # The released code's lambda^2 * ||theta||.
+        norm = torch.linalg.vector_norm(self.parameters)
+        unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+        return Terms(unit.mul_(self.l2**2), self.clip)
 
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:
@@ -208,7 +215,9 @@ class OneByOne:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor:
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
+    ) -> Tensor:
         seed, step, first = noise
         self.model.train()
         losses = []
@@ -219,6 +228,7 @@ class OneByOne:
             for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
                 piece.copy_(gradient) if gradient is not None else piece.zero_()
             losses.append(loss.detach())
+        shift_and_clip(out, *terms)
         return torch.stack(losses)
 
 
@@ -237,9 +247,10 @@ class Together:
     def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
         self.modules = modules
         self.loss = loss
-        self.parameters = [parameter for module in modules for parameter in module.parameters()]
 
-    def __call__(self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, out: Tensor) -> Tensor:
+    def __call__(
+        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
+    ) -> Tensor:
         h, b = targets.shape[:2]
         samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         into: list[Tensor] = []  # what each linear layer is given, one row per sample
@@ -261,11 +272,10 @@ class Together:
             each = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b)  # type: ignore[call-arg]
             losses = each.sum(dim=1) / _counted(targets)
             slopes = torch.autograd.grad(losses.sum(), from_)
-        pieces = iter(split_like(out, self.parameters))
-        layers = (module for module in self.modules if isinstance(module, nn.Linear))
-        for layer, given, slope in zip(layers, into, slopes, strict=True):
-            by_worker = slope.view(h, b, -1)
-            dense.products_by_worker(by_worker, given.view(h, b, -1), out=next(pieces))
-            if layer.bias is not None:
-                torch.sum(by_worker, dim=1, out=next(pieces))
+        linear = (module for module in self.modules if isinstance(module, nn.Linear))
+        layers = [
+            kernels.Gradient(slope.view(h, b, -1), given.view(h, b, -1), layer.bias is not None)
+            for layer, given, slope in zip(linear, into, slopes, strict=True)
+        ]
+        dense.gradient_rows(layers, *terms, out)
         return losses.detach()

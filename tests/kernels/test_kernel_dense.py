@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -37,32 +40,64 @@ def test_linear(samples: int, n: int, m: int, seed: int, dtype: torch.dtype, has
     assert torch.equal(result, alone)  # whatever is computed beside it
 
 
+def gradients(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) -> list[kernels.Gradient]:
+    """Of a chain of layers of these widths, of which every other has a bias."""
+    return [
+        kernels.Gradient(
+            fill(h * b, m, seed + 2 * number, "normal", dtype).view(h, b, m),
+            fill(h * b, n, seed + 2 * number + 1, "normal", dtype).view(h, b, n),
+            (seed + number) % 2 == 0,
+        )
+        for number, (n, m) in enumerate(itertools.pairwise(widths))
+    ]
+
+
+def naive_rows(layers: list[kernels.Gradient]) -> tuple[Tensor, Tensor]:
+    """The gradients in float64, and the same of all magnitudes: what rounding errors are measured by."""
+    exact, magnitudes = [], []
+    for slopes, given_, has_bias in layers:
+        for target, of in ((exact, slopes.double()), (magnitudes, slopes.double().abs())):
+            target.append(
+                (of.transpose(1, 2) @ (given_.double() if target is exact else given_.double().abs())).flatten(1)
+            )
+            if has_bias:
+                target.append(of.sum(dim=1))
+    return torch.cat(exact, dim=1), torch.cat(magnitudes, dim=1)
+
+
 @settings(max_examples=150, deadline=None)
-@given(h=st.integers(1, 4), b=sizes, m=sizes, n=sizes, seed=seeds, dtype=types)
-def test_products_by_worker(h: int, b: int, m: int, n: int, seed: int, dtype: torch.dtype) -> None:
-    slopes = fill(h * b, m, seed, "normal", dtype).view(h, b, m)
-    given_ = fill(h * b, n, seed + 1, "normal", dtype).view(h, b, n)
-    rows = torch.full((h, m * n + 5), 7.0, dtype=dtype)
-    out = rows[:, 2 : 2 + m * n].unflatten(1, (m, n))
-    kernels.products_by_worker(slopes, given_, out)
-    exact = slopes.double().transpose(1, 2) @ given_.double()
-    assert close(out, exact, slopes.double().abs().transpose(1, 2) @ given_.double().abs(), b)
-    assert (rows[:, :2] == 7).all() and (rows[:, -3:] == 7).all()  # what lies beside it is not touched
+@given(h=st.integers(1, 4), b=sizes, widths=st.lists(sizes, min_size=2, max_size=4), seed=seeds, dtype=types)
+def test_gradient_rows(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) -> None:
+    layers = gradients(h, b, widths, seed, dtype)
+    exact, magnitudes = naive_rows(layers)
+    d = exact.shape[1]
+    table = torch.full((h, d + 5), 7.0, dtype=dtype)
+    kernels.gradient_rows(layers, None, math.inf, table[:, 2:-3])
+    assert close(table[:, 2:-3], exact, magnitudes, b)
+    assert (table[:, :2] == 7).all() and (table[:, -3:] == 7).all()  # what lies beside it is not touched
     for worker in range(h):
-        alone = torch.empty(1, m, n, dtype=dtype)
-        kernels.products_by_worker(slopes[worker, None], given_[worker, None], alone)
-        assert torch.equal(out[worker], alone[0])
+        alone = torch.empty(1, d, dtype=dtype)
+        one = [kernels.Gradient(x[worker, None], y[worker, None], bias) for x, y, bias in layers]
+        kernels.gradient_rows(one, None, math.inf, alone)
+        assert torch.equal(table[worker, 2:-3], alone[0])
+    # Shift and limit are those of whole rows, to the last bit.
+    shift, limit = fill(1, d, seed + 9, "normal", dtype)[0], float(exact.norm(dim=1).median())
+    rows, wanted = torch.empty(h, d, dtype=dtype), table[:, 2:-3].clone()
+    kernels.gradient_rows(layers, shift, limit, rows)
+    kernels.shift_and_clip(wanted, shift, limit)
+    assert torch.equal(rows, wanted)
 
 
 def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
-    slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 100, 784)
+    slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
+    layer = kernels.Gradient(slopes, inputs.view(9, 100, 784), True)
     threads, results = torch.get_num_threads(), []
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
             results.append(kernels.linear(inputs, kernels.Layer(weight, None)))
-            kernels.products_by_worker(slopes, inputs.view(9, 100, 784), into[number - 1])
+            kernels.gradient_rows([layer], inputs.flatten()[:78_500], 3.0, into[number - 1])
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1]) and torch.equal(into[0], into[1])
@@ -75,10 +110,11 @@ def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
     inputs, weight = torch.ones(7, 19), torch.full((21, 19), 2.0)
     inputs[3, 5] = strange
     assert torch.equal(kernels.linear(inputs, kernels.Layer(weight, None)).isfinite().all(dim=1), torch.arange(7) != 3)
-    slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 5, 19)
-    kernels.products_by_worker(slopes, inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0), out)
-    finite = torch.ones(3, 5, 19, dtype=torch.bool)
-    finite[1, :, 5] = False
+    slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 100)
+    given_ = inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0)
+    kernels.gradient_rows([kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+    finite = torch.ones(3, 100, dtype=torch.bool)
+    finite[1, 5:95:19] = False
     assert torch.equal(out.isfinite(), finite)
 
 
@@ -96,18 +132,24 @@ def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pyte
                        loss=nn.functional.cross_entropy)  # fmt: skip
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1), task=task)
-    slopes, given_ = torch.randn(2, 5, 3), torch.randn(2, 5, 4)
-    for wrong in (torch.empty(2, 3, 5), torch.empty(1, 3, 4), torch.empty(2, 3, 4, dtype=torch.float64)):
+    slopes, given_, shift = torch.randn(2, 5, 3), torch.randn(2, 5, 4), torch.zeros(12)
+    layer = kernels.Gradient(slopes, given_, False)
+    for wrong in (torch.empty(2, 11), torch.empty(1, 12), torch.empty(2, 12, dtype=torch.float64)):
         with pytest.raises(ValueError, match="fitting shapes"):
-            kernels.products_by_worker(slopes, given_, wrong)
+            kernels.gradient_rows([layer], shift, 1.0, wrong)
+    for other in (kernels.Gradient(slopes[:1], given_[:1], False), kernels.Gradient(slopes, given_[:, :4], False)):
+        with pytest.raises(ValueError, match="fitting shapes"):
+            kernels.gradient_rows([layer, other], None, 1.0, torch.empty(2, 24))
+    with pytest.raises(ValueError, match="fitting shapes"):
+        kernels.gradient_rows([layer], shift[1:], 1.0, torch.empty(2, 12))
     with pytest.raises(RuntimeError):
-        dense.products_by_worker(slopes, given_, torch.empty(2, 3, 4, dtype=torch.float64))
+        dense.gradient_rows([layer], shift, 1.0, torch.empty(2, 12, dtype=torch.float64))
 
 
 def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(dense, "_fast_here", lambda: True)
-    for name in ("linear", "products_by_worker"):
+    for name in ("linear", "gradient_rows"):
         original = getattr(kernels, name)
         monkeypatch.setattr(kernels, name, lambda *args, n=name, f=original: (calls.append(n), f(*args))[1])
     inputs, targets = torch.randn(20, 6), torch.zeros(20).long()
@@ -116,8 +158,8 @@ def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPat
         (inputs, targets), loss=nn.functional.cross_entropy,
     )  # fmt: skip
     gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
-    # A step: the first layer's outputs, both layers' gradients. Two evaluations: both layers' outputs.
-    assert calls.count("linear") == 1 + 2 * 2 and calls.count("products_by_worker") == 2
+    # A step: the first layer's outputs, all layers' gradients. Two evaluations: both layers' outputs.
+    assert calls.count("linear") == 1 + 2 * 2 and calls.count("gradient_rows") == 1
 
 
 def test_what_changes_a_layer_from_outside_is_respected() -> None:
@@ -156,9 +198,12 @@ def test_other_processors_and_types_take_torchs_products(monkeypatch: pytest.Mon
     half = dense.linear(inputs.bfloat16(), weight.bfloat16(), None)
     assert half.dtype == torch.bfloat16
     monkeypatch.setattr(kernels, "linear", None)  # would not be callable
-    monkeypatch.setattr(kernels, "products_by_worker", None)
+    monkeypatch.setattr(kernels, "gradient_rows", None)
     monkeypatch.setattr(dense, "_fast_here", lambda: False)
     assert torch.equal(dense.linear(inputs, weight, None), inputs @ weight.T)
-    out = torch.empty(1, 4, 4)
-    dense.products_by_worker(inputs[None], inputs[None], out)
-    assert torch.equal(out[0], inputs.T @ inputs)
+    layers = gradients(3, 5, [4, 6, 2], 1, torch.float32)
+    rows, shift = torch.empty(3, naive_rows(layers)[0].shape[1]), torch.randn(naive_rows(layers)[0].shape[1])
+    dense.gradient_rows(layers, shift, 2.0, rows)
+    wanted = naive_rows(layers)[0] + shift.double()
+    wanted *= (2.0 / wanted.norm(dim=1, keepdim=True)).clamp_max(1)
+    assert torch.allclose(rows.double(), wanted, rtol=1e-5, atol=1e-6)

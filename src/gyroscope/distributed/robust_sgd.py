@@ -132,7 +132,7 @@ class RobustSGD(torch.optim.Optimizer):
         self._write_gradients()
         row = self._row.unsqueeze(0)
         if self.clip < math.inf:
-            rows_module.shift_and_clip(row, None, 0.0, self.clip)
+            rows_module.shift_and_clip(row, None, self.clip)
         sent, memory = self._placement.before(row, self._memory)
         self._remember(memory)
         direction, memory = self._placement.after(self._aggregate(sent[0]), self._memory)

@@ -3,7 +3,7 @@
 `usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
 neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
 better (but for linear layers, whose sums are the type's own, in order of depth, as accurate as such sums are). No
-function keeps its input, and only `shift_and_clip` changes it (`copy_finite` and `products_by_worker` write to their
+function keeps its input, and only `shift_and_clip` changes it (`copy_finite` and `gradient_rows` write to their
 targets). They use as many threads as torch does, and their results do not depend on how many that is.
 
 The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
@@ -24,11 +24,12 @@ from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.copies import copy_finite
-from gyroscope.kernels.dense import Layer, linear, products_by_worker
+from gyroscope.kernels.dense import Gradient, Layer, gradient_rows, linear
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
+    "Gradient",
     "Layer",
     "Moments",
     "Products",
@@ -36,13 +37,13 @@ __all__ = [
     "column_moments",
     "copy_finite",
     "distances",
+    "gradient_rows",
     "gram",
     "linear",
     "mean_around_median",
     "mean_around_trimmed_mean",
     "mean_of",
     "median",
-    "products_by_worker",
     "shift_and_clip",
     "squared_distances",
     "switched_off",
@@ -88,9 +89,9 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     column_moments(rows, std=True)
     gram([rows[0], rows[1]])
     mean_of(rows, [0])
-    shift_and_clip(rows, rows[0], 0.0, 1.0)
+    shift_and_clip(rows, rows[0], 1.0)
     linear(rows, Layer(rows, rows[0, :3]))
-    products_by_worker(rows[None], rows[None], torch.zeros(1, 4, 4, dtype=dtype))
+    gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
     copy_finite(rows[0], rows[1])
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -44,19 +48,49 @@ def linear(inputs: Tensor, layer: Layer) -> Tensor:
     return out
 
 
-def products_by_worker(slopes: Tensor, given: Tensor, out: Tensor) -> None:
-    """out (h, m, n): for each worker the transpose of its (b, m) slopes times the (b, n) values it was given."""
+class Gradient(NamedTuple):
+    """What makes up each worker's gradient of one linear layer."""
+
+    slopes: Tensor
+    """(h, b, m): how the loss changes with the layer's outputs."""
+    given: Tensor
+    """(h, b, n): what the layer was given."""
+    has_bias: bool
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        m, n = self.slopes.shape[2], self.given.shape[2]
+        return m * n + m if self.has_bias else m * n
+
+
+def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
+    """Each worker's row of `out` (h, d): the gradients of its layers one after the other, each the transpose of the
+    worker's slopes times what it was given, then the sums of the slopes. Shifted and clipped like `shift_and_clip`."""
     from gyroscope.kernels.compiled import dense
 
-    (h, b, m), n = slopes.shape, given.shape[2]
-    if given.shape != (h, b, n) or out.shape != (h, m, n) or not slopes.dtype == given.dtype == out.dtype:
-        raise ValueError(
-            "slopes, what was given, and the place for their products must be of fitting shapes and one type"
-        )
-    arrays = slopes.reshape(-1).numpy(), given.reshape(-1).numpy(), memory.flat(out)
-    parts = threads.pieces(b * n, h, 1)
+    h, b = layers[0].slopes.shape[:2]
+    slopes, given = [layer.slopes.contiguous() for layer in layers], [layer.given.contiguous() for layer in layers]
+    fit = all(each.shape[:2] == (h, b) and each.dtype == out.dtype for each in (*slopes, *given))
+    room = out.shape == (h, sum(layer.size for layer in layers)) and (shift is None or shift.shape == out.shape[1:])
+    if not fit or not room or (shift is not None and shift.dtype != out.dtype):
+        raise ValueError("slopes, what was given, shift and rows must be of fitting shapes and one type")
+    rows = memory.flat(out)
+    addresses: tuple[Any, Any] = _addresses(slopes), _addresses(given)
+    shapes = np.array(
+        [(x.shape[2], y.shape[2], layer.has_bias) for x, y, layer in zip(slopes, given, layers, strict=True)]
+    )
+    vector = rows[:0] if shift is None else memory.flat(shift)
+    parts = threads.pieces(b * max(y.shape[2] for y in given), h, 1)
 
     def work(number: int) -> None:
-        dense.by_worker(*arrays, *parts[number], b, m, n, out.stride(1), out.stride(0))
+        dense.rows_by_worker(
+            *addresses, shapes, rows[:0], rows, out.stride(0), out.shape[1], *parts[number], b, vector, limit
+        )
 
     threads.spread(work, len(parts))
+
+
+def _addresses(tensors: Sequence[Tensor]) -> Any:
+    """numba would compile anew for each number of arrays. The caller keeps the memory alive."""
+    return np.array([each.data_ptr() for each in tensors], dtype=np.int64)

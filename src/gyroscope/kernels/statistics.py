@@ -75,8 +75,8 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     return out
 
 
-def shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: float) -> None:
-    """Add `factor` times a vector to every row, then shorten every row longer than the limit to it. In place."""
+def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
+    """Add a vector to every row, then shorten every row longer than the limit to it. In place."""
     from gyroscope.kernels.compiled import moments
 
     n, d = rows.shape
@@ -85,7 +85,7 @@ def shift_and_clip(rows: Tensor, shift: Tensor | None, factor: float, limit: flo
     parts = threads.pieces(d, n, 1)  # whole rows
 
     def work(number: int) -> None:
-        moments.shift_and_clip(matrix, stride, d, *parts[number], vector, factor, limit)
+        moments.shift_and_clip(matrix, stride, d, *parts[number], vector, limit)
 
     threads.spread(work, len(parts))
 

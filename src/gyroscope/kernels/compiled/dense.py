@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from gyroscope.kernels.compiled.blocks import padded
-from gyroscope.kernels.compiled.build import intrinsic, kernel
-from gyroscope.kernels.compiled.lanes import ask_for, call, count, lanes_of, make_array, place, spread, types
+from gyroscope.kernels.compiled.build import helper, intrinsic, kernel, numba
+from gyroscope.kernels.compiled.lanes import ask_for, call, count, lanes_of, make_array, place, pointer, spread, types
+from gyroscope.kernels.compiled.moments import shift_and_clip_row
 from gyroscope.kernels.compiled.unrolled import loop_over, switch
 
 ROWS = 6
@@ -25,32 +26,60 @@ _AHEAD = 8
 
 
 @kernel
-def by_worker(
-    slopes: Any, given: Any, out: Any, begin: int, end: int, b: int, m: int, n: int, step: int, worker_step: int
-) -> None:
-    """For workers begin, ..., end - 1: out[i, j] is the sum over its b samples of slopes[sample, i] * given[sample, j].
+def rows_by_worker(
+    slopes: Any, given: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, begin: int, end: int, b: int,
+    shift: Any, limit: float,
+) -> None:  # fmt: skip
+    """For workers begin, ..., end - 1: the gradients of all layers, one after the other, in rows[worker * stride + i];
+    then the shift and the limit, while the row is in the cache (see `shift_and_clip_row`).
 
-    slopes: (workers * b, m), given: (workers * b, n). A worker's out is at out[worker * worker_step + i * step + j].
+    slopes, given: for each layer the addresses of (workers * b, m) and (workers * b, n) values of the type of `like`;
+    shapes: (layers, 3), with m, n and whether there is a bias.
     """
+    for worker in range(begin, end):
+        to = worker * stride
+        for layer in range(shapes.shape[0]):
+            m, n = shapes[layer, 0], shapes[layer, 1]
+            left = numba.carray(pointer(slopes[layer] + worker * b * m * like.itemsize), (b * m,), like.dtype)
+            right = numba.carray(pointer(given[layer] + worker * b * n * like.itemsize), (b * n,), like.dtype)
+            _products(left, right, rows, to, b, m, n)
+            to += m * n
+            if shapes[layer, 2]:
+                _sums(left, rows, to, b, m)
+                to += m
+        shift_and_clip_row(rows, worker * stride, d, shift, limit)
+
+
+@helper
+def _products(slopes: Any, given: Any, out: Any, at: int, b: int, m: int, n: int) -> None:
+    """out[at + i * n + j] is the sum over b samples of slopes[sample, i] * given[sample, j]."""
     width = 2 * count(given)
     nothing = np.zeros(width, given.dtype)
-    narrow = np.empty(m * width, given.dtype)
-    for worker in range(begin, end):
-        for column in range(0, n, width):
-            right, at, right_step = given, worker * b * n + column, n
-            target, to, target_step = out, worker * worker_step + column, step
-            if column + width > n:
-                right, at, right_step = padded(given[worker * b * n :], b, n, column, n, width), 0, width
-                target, to, target_step = narrow, 0, width
-            for row in range(0, m, ROWS):
-                _add_products(
-                    slopes, worker * b * m + row, 1, m, right, at, right_step, width, b, nothing, 0,
-                    target, to + row * target_step, target_step, 2 * (min(ROWS, m - row) - 1) + 1,
-                )  # fmt: skip
-            if column + width > n:
-                for row in range(m):
-                    for rest in range(n - column):
-                        out[worker * worker_step + row * step + column + rest] = narrow[row * width + rest]
+    for column in range(0, n, width):
+        right, right_at, right_step = given, column, n
+        target, to, target_step = out, at + column, n
+        if column + width > n:
+            right, right_at, right_step = padded(given, b, n, column, n, width), 0, width
+            target, to, target_step = np.empty(m * width, given.dtype), 0, width
+        for row in range(0, m, ROWS):
+            _add_products(
+                slopes, row, 1, m, right, right_at, right_step, width, b, nothing, 0,
+                target, to + row * target_step, target_step, 2 * (min(ROWS, m - row) - 1) + 1,
+            )  # fmt: skip
+        if column + width > n:
+            for row in range(m):
+                for rest in range(n - column):
+                    out[at + row * n + column + rest] = target[row * width + rest]
+
+
+@helper
+def _sums(slopes: Any, out: Any, at: int, b: int, m: int) -> None:
+    """out[at + i] is the sum over b samples of slopes[sample, i]."""
+    for i in range(m):
+        out[at + i] = slopes[i]
+    for sample in range(1, b):
+        for i in range(m):
+            out[at + i] += slopes[sample * m + i]
 
 
 @kernel

@@ -113,38 +113,41 @@ def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: i
 
 
 @kernel
-def shift_and_clip(
-    rows: Any, stride: int, d: int, begin: int, end: int, shift: Any, factor: float, limit: float
-) -> None:
-    """To rows begin, ..., end - 1 of rows[row * stride + column] add `factor` times the shift, if there is one; then
-    shorten what is longer than the limit. The second pass over a row finds it in the cache.
+def shift_and_clip(rows: Any, stride: int, d: int, begin: int, end: int, shift: Any, limit: float) -> None:
+    """`shift_and_clip_row` for rows begin, ..., end - 1 of rows[row * stride + column]."""
+    for row in range(begin, end):
+        shift_and_clip_row(rows, row * stride, d, shift, limit)
+
+
+@helper
+def shift_and_clip_row(rows: Any, at: int, d: int, shift: Any, limit: float) -> None:
+    """Add the shift, if there is one, to the row of d values at rows[at]; then, if it is longer than the limit, shorten
+    it. The second pass finds it in the cache.
 
     Within a block squares gather in the rows' own type, which costs at most 1e-6 of their sum; blocks in float64. Where
     they may have overflowed or vanished, the row is gone through again in float64.
     """
-    for row in range(begin, end):
-        at = row * stride
-        squares = _shifted_squares(rows, at, d, shift, factor)
-        if limit == np.inf:
-            continue
-        if not _SMALL * d < squares < np.inf:
-            squares = _exact_squares(rows, at, d)
-        scale = limit / np.sqrt(squares)
-        if scale >= 1:  # NaN goes on: such a row becomes NaN as a whole
-            continue
-        whole = d - d % WIDE
-        wide_scale = fill_wide(scale)
-        for column in range(0, whole, WIDE):
-            store(rows, at + column, narrow(rows, multiply(load_wide(rows, at + column), wide_scale)))
-        for column in range(whole, d):
-            rows[at + column] *= scale
+    squares = _shifted_squares(rows, at, d, shift)
+    if limit == np.inf:
+        return
+    if not _SMALL * d < squares < np.inf:
+        squares = _exact_squares(rows, at, d)
+    scale = limit / np.sqrt(squares)
+    if scale >= 1:  # NaN goes on: such a row becomes NaN as a whole
+        return
+    whole = d - d % WIDE
+    wide_scale = fill_wide(scale)
+    for column in range(0, whole, WIDE):
+        store(rows, at + column, narrow(rows, multiply(load_wide(rows, at + column), wide_scale)))
+    for column in range(whole, d):
+        rows[at + column] *= scale
 
 
 @helper
-def _shifted_squares(rows: Any, at: int, d: int, shift: Any, factor: float) -> float:
+def _shifted_squares(rows: Any, at: int, d: int, shift: Any) -> float:
     """Shift a row; the sum of its squares."""
     step = count(rows)
-    wide, factors = 2 * step, fill(rows, factor)
+    wide = 2 * step
     whole = d - d % wide
     total = 0.0
     places = np.empty(wide, rows.dtype)
@@ -153,8 +156,7 @@ def _shifted_squares(rows: Any, at: int, d: int, shift: Any, factor: float) -> f
         for column in range(start, min(start + WIDTH, whole), wide):
             x, y = load(rows, at + column), load(rows, at + column + step)
             if shift.size:
-                x = add_product(factors, load(shift, column), x)
-                y = add_product(factors, load(shift, column + step), y)
+                x, y = add(x, load(shift, column)), add(y, load(shift, column + step))
                 store(rows, at + column, x)
                 store(rows, at + column + step, y)
             a, b = add_product(x, x, a), add_product(y, y, b)
@@ -164,7 +166,7 @@ def _shifted_squares(rows: Any, at: int, d: int, shift: Any, factor: float) -> f
             total += places[place]
     for column in range(whole, d):
         if shift.size:
-            rows[at + column] += rows.dtype.type(factor) * shift[column]
+            rows[at + column] += shift[column]
         total += np.float64(rows[at + column]) ** 2
     return total
 
