@@ -35,8 +35,12 @@ WIDTH = 256
 _SMALL = 2.0**-100
 """Below this mean square per column, float32 squares may have vanished."""
 
-_IN_FLIGHT = 100
-"""Cache lines that are asked for ahead of their use: with more, some push others out of the first cache again."""
+_NEAR = 2 * WIDE
+"""How many columns ahead of its use memory is asked for, to be in the first cache by then."""
+
+_LINES = 16
+"""So many times WIDE columns of all rows are a block. While it is worked on, the next one is asked for, to be in the
+second cache: row by row, which main memory answers much faster than column by column."""
 
 
 @kernel
@@ -64,12 +68,13 @@ def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std
 def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, to: int, numbers: Any) -> None:
     """`moments` of a whole number of WIDE columns; their means are written from mean[to] on."""
     squares, norm, largest = fill_wide(0.0), fill_wide(0.0), fill_wide(0.0)
-    ahead = _ahead(n)
     for start in range(begin, end, WIDE):
-        total = load_wide(rows, start)
-        prefetch(rows, start + ahead)
-        for row in range(1, n):
-            prefetch(rows, start + row * stride + ahead)
+        total = fill_wide(0.0)
+        part = (start - begin) // WIDE % _LINES
+        for row in range(n):
+            which, line = _in_next_block(part, n, row)
+            prefetch(rows, start + which * stride + line)
+            prefetch(rows, start + row * stride + _NEAR)
             total = add(total, load_wide(rows, start + row * stride))
         middle = divide(total, fill_wide(n))
         spread = fill_wide(0.0)
@@ -88,23 +93,27 @@ def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, st
 
 
 @helper
-def _ahead(n: int) -> int:
-    """How many columns ahead of their use those of n rows are asked for."""
-    return WIDE * max(2, min(4, _IN_FLIGHT // n))
+def _in_next_block(part: int, n: int, row: int) -> tuple[int, int]:
+    """What to ask for when this part of a block of n rows comes to this row: the row and, from the part on, the
+    columns. Together they are the whole next block, in order."""
+    number = part * n + row
+    return number // _LINES, (_LINES - part + number % _LINES) * WIDE
 
 
 @kernel
 def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: int, out: Any) -> None:
     """The mean of the chosen among `height` rows, in columns begin, ..., end - 1 of rows[row * stride + column]."""
     rest = np.empty(WIDE, rows.dtype)
-    ahead = _ahead(chosen.size)
     for start in range(begin, end, WIDE):
         source, at, step, target, to = rows, start, stride, out, start
         if start + WIDE > end:
             source, at, step, target, to = padded(rows, height, stride, start, end, WIDE), 0, WIDE, rest, 0
-        total = load_wide(source, at + chosen[0] * step)
-        for index in range(1, chosen.size):
-            prefetch(source, at + chosen[index] * step + ahead)
+        total = fill_wide(0.0)
+        part = (start - begin) // WIDE % _LINES
+        for index in range(chosen.size):
+            which, line = _in_next_block(part, chosen.size, index)
+            prefetch(source, at + chosen[which] * step + line)
+            prefetch(source, at + chosen[index] * step + _NEAR)
             total = add(total, load_wide(source, at + chosen[index] * step))
         store(target, to, narrow(rows, divide(total, fill_wide(chosen.size))))
         if start + WIDE > end:
