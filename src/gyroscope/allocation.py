@@ -28,14 +28,15 @@ def keep_freed_memory() -> None:
 
 
 def table(n: int, d: int, like: Tensor) -> Tensor:
-    """A new (n, d) matrix of undefined values, each row of which begins with a cache line of its own.
+    """A new (n, d) matrix of zeros, each row of which begins with a cache line of its own.
 
     Rows are an odd number of lines apart: of an even number, those of many workers would share few places in the cache.
     """
     if like.device.type != "cpu":
-        return like.new_empty(n, d)
+        return like.new_zeros(n, d)
     line = _LINE // like.element_size()
-    return prefer_large_pages(like.new_empty(n, (-(-d // line) | 1) * line))[:, :d]
+    whole = prefer_large_pages(like.new_empty(n, (-(-d // line) | 1) * line))
+    return whole.zero_()[:, :d]  # all of it: a checkpoint holds what lies between the rows, too
 
 
 def prefer_large_pages(fresh: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ class Table:
 
     def __init__(self, players: Players) -> None:
         h, parameters = players.workers.count, players.workers.parameters
-        self.matrix = allocation.table(players.n, parameters.numel(), parameters).zero_()
+        self.matrix = allocation.table(players.n, parameters.numel(), parameters)
         self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
         self.state = players.placement.init(self.honest)
         self.memory: Memory = {}
