@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import oracles
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import DTYPES, matrices, normal, strided
 from torch import Tensor, nn
 
+from gyroscope import kernels
 from gyroscope import rows as rows_module
 from gyroscope.errors import RowsError
 from gyroscope.rows import attach, check, distances, flatten, split_like, trainable
@@ -197,12 +199,14 @@ def test_all_finite_is_what_it_says_also_where_the_sum_is_not_finite(dtype: torc
     assert bool(rows_module.all_finite(torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype))) is False
 
 
-@pytest.mark.parametrize("kernels", ["1", "0"])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_copy_is_exact_and_knows_whether_it_is_finite(
-    dtype: torch.dtype, kernels: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GYROSCOPE_KERNELS", kernels)
+def test_a_copy_is_exact_and_knows_whether_it_is_finite(dtype: torch.dtype, compiled: bool) -> None:
+    with contextlib.nullcontext() if compiled else kernels.switched_off():
+        _check_copies(dtype)
+
+
+def _check_copies(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
     for d in (1, 2, 7, 8, 16, 33):
         values = torch.full((d + 2,), largest, dtype=dtype)[1:-1]  # so that sums overflow

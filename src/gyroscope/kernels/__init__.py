@@ -6,8 +6,8 @@ better (but for linear layers, whose sums are the type's own, in order of depth,
 function keeps its input, and only `shift_and_clip` changes it (`copy_finite` and `gradient_rows` write to their
 targets). They use as many threads as torch does, and their results do not depend on how many that is.
 
-The environment variable GYROSCOPE_KERNELS=0 turns them off, and so does the lack of numba: nothing here imports it
-before a kernel is called.
+The environment variable GYROSCOPE_KERNELS=0 turns them off for a process, and so does the lack of numba: nothing here
+imports it before a kernel is called.
 """
 
 from __future__ import annotations
@@ -53,20 +53,18 @@ __all__ = [
 ]
 
 
-_SWITCH = "GYROSCOPE_KERNELS"
-_off: contextvars.ContextVar[bool] = contextvars.ContextVar("kernels switched off", default=False)
+_off = contextvars.ContextVar("kernels switched off", default=os.environ.get("GYROSCOPE_KERNELS") == "0")
 
 
 def usable(rows: Tensor) -> bool:
-    """Whether the kernels can take these rows (or this vector)."""
+    """Whether the kernels can take these rows (or this vector). Asked some thirty times a round, so it is quick."""
     return (
-        rows.device.type == "cpu"
+        rows.is_cpu
         and rows.dtype in (torch.float32, torch.float64)
         and rows.layout == torch.strided
         and rows.numel() > 0
         and (rows.stride(-1) == 1 or rows.shape[-1] == 1)
         and not _off.get()
-        and os.environ.get(_SWITCH) != "0"
         and _installed()
     )
 
