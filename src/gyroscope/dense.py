@@ -1,8 +1,9 @@
 """Linear layers: the matrix products that take most of the time where many workers train a small model.
 
 On processors with vectors of 32 bytes (AVX2) the kernels are faster than the library behind torch where a layer is not
-too large; for others torch's own products are taken. The layer's shape alone decides, never the number of samples or
-of threads: a worker by itself computes to the last bit what it does among all.
+too large; for others torch's own products are taken (for gradients, if one layer is too large, for all of them). The
+layers' shapes alone decide, never the number of samples or of threads: a worker by itself computes to the last bit
+what it does among all.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limi
     if _for_kernels(layers, shift, out):
         kernels.gradient_rows(layers, shift, limit, out)
         return
+    kernels.check_rows(layers, shift, out)
     begin = 0
     for slopes, given, has_bias in layers:
         m, n = slopes.shape[2], given.shape[2]

@@ -1,4 +1,4 @@
-"""Rows: a contiguous (n, d) tensor with one worker's vector per row. What every rule and attack needs of them."""
+"""Rows: an (n, d) tensor with one worker's vector per row. What every rule and attack needs of them."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ class Mnist(Recipe):
 
         def normalised(images: Tensor) -> Tensor:
             flat = images.flatten(1)
-            inputs = prefer_large_pages(torch.empty(flat.shape)).copy_(flat)  # batches are gathered from all over it
-            return inputs.div_(255).sub_(mean).div_(std)
+            fresh = torch.empty(flat.shape, dtype=torch.float32, device=flat.device)
+            return prefer_large_pages(fresh).copy_(flat).div_(255).sub_(mean).div_(std)  # batches are from all over it
 
         return Task(
             model=lambda: models.mlp(784, relu_outputs=self.relu_outputs),

@@ -135,7 +135,7 @@ class HonestWorkers:
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
-        losses, terms = [], self.terms()
+        losses = []
         for start in range(0, self.count, self._group):
             own = rows[start : start + self._group]
             workers = range(self.first + start, self.first + start + len(own))
@@ -143,7 +143,8 @@ class HonestWorkers:
             if self.relabel is not None:
                 targets = self.relabel(targets)
             clock.lap("data")
-            losses.append(self.gradients(inputs, targets, (self.seed, step, workers.start), terms, own))
+            noise = self.seed, step, workers.start
+            losses.append(self.gradients(inputs, targets, noise, self.terms(), own))
             clock.lap("gradients")
         return torch.cat(losses), rows
 
@@ -241,7 +242,7 @@ class Together:
     """All workers at once, for a chain of linear layers and element-wise functions.
 
     The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
-    only the last step, a layer's weight gradient, differs by worker and is one batched product per layer.
+    only the last step, the layers' weight gradients, differs by worker.
     """
 
     def __init__(self, modules: list[nn.Module], loss: Loss) -> None:

@@ -132,18 +132,33 @@ def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pyte
                        loss=nn.functional.cross_entropy)  # fmt: skip
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
             gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1), task=task)
+
+
+def test_rows_that_do_not_fit_their_layers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     slopes, given_, shift = torch.randn(2, 5, 3), torch.randn(2, 5, 4), torch.zeros(12)
-    layer = kernels.Gradient(slopes, given_, False)
-    for wrong in (torch.empty(2, 11), torch.empty(1, 12), torch.empty(2, 12, dtype=torch.float64)):
-        with pytest.raises(ValueError, match="fitting shapes"):
-            kernels.gradient_rows([layer], shift, 1.0, wrong)
-    for other in (kernels.Gradient(slopes[:1], given_[:1], False), kernels.Gradient(slopes, given_[:, :4], False)):
-        with pytest.raises(ValueError, match="fitting shapes"):
-            kernels.gradient_rows([layer, other], None, 1.0, torch.empty(2, 24))
-    with pytest.raises(ValueError, match="fitting shapes"):
-        kernels.gradient_rows([layer], shift[1:], 1.0, torch.empty(2, 12))
-    with pytest.raises(RuntimeError):
-        dense.gradient_rows([layer], shift, 1.0, torch.empty(2, 12, dtype=torch.float64))
+    layer, double = kernels.Gradient(slopes, given_, False), torch.empty(2, 12, dtype=torch.float64)
+    nobody = kernels.Gradient(slopes[:, :0], given_[:, :0], False)
+    wrong: list[tuple[list[kernels.Gradient], Tensor | None, Tensor]] = [
+        ([layer], shift, torch.empty(2, 11)), ([layer], shift, torch.empty(2, 13)), ([layer], None, torch.empty(1, 12)),
+        ([layer], None, torch.empty(3, 12)), ([layer], None, double), ([layer], shift[1:], torch.empty(2, 12)),
+        ([layer], shift.double(), torch.empty(2, 12)), ([], None, torch.empty(2, 0)),
+        ([nobody], None, torch.empty(2, 12)),
+        ([layer, kernels.Gradient(slopes[:1], given_[:1], False)], None, torch.empty(2, 24)),
+        ([kernels.Gradient(slopes, given_[:, :4], False)], None, torch.empty(2, 12)),
+    ]  # fmt: skip
+    for fast in (True, False):
+        monkeypatch.setattr(dense, "_fast_here", lambda fast=fast: fast)
+        for layers, shift_, out in wrong:
+            with pytest.raises(ValueError, match="must"):
+                dense.gradient_rows(layers, shift_, 1.0, out)
+            with pytest.raises(ValueError, match="must"):
+                kernels.gradient_rows(layers, shift_, 1.0, out)
+    with pytest.raises(ValueError, match="neighbours"):
+        kernels.gradient_rows([layer], None, 1.0, torch.empty(2, 24)[:, ::2])
+    apart, wanted = torch.empty(2, 12), torch.empty(2, 12)
+    kernels.gradient_rows([layer], torch.arange(24.0)[::2], 1.0, apart)
+    kernels.gradient_rows([layer], torch.arange(0.0, 24.0, 2.0), 1.0, wanted)
+    assert torch.equal(apart, wanted)
 
 
 def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

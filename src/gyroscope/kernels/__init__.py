@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.copies import copy_finite
-from gyroscope.kernels.dense import Gradient, Layer, gradient_rows, linear
+from gyroscope.kernels.dense import Gradient, Layer, check_rows, gradient_rows, linear
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
@@ -34,6 +34,7 @@ __all__ = [
     "Moments",
     "Products",
     "Vector",
+    "check_rows",
     "column_moments",
     "copy_finite",
     "distances",

@@ -64,29 +64,37 @@ class Gradient(NamedTuple):
         return m * n + m if self.has_bias else m * n
 
 
+def check_rows(layers: Sequence[Gradient], shift: Tensor | None, out: Tensor) -> None:
+    """An error unless the layers' gradients make up rows like these."""
+    kinds = {(*each.shape[:2], each.dtype) for layer in layers for each in (layer.slopes, layer.given)}
+    samples = max((layer.slopes.shape[1] for layer in layers), default=0)
+    width = sum(layer.size for layer in layers)
+    if samples == 0 or kinds != {(len(out), samples, out.dtype)} or out.shape[1:] != (width,):
+        raise ValueError("the layers' slopes and what they were given must fit the rows, and be of one type")
+    if shift is not None and (shift.shape != out.shape[1:] or shift.dtype != out.dtype):
+        raise ValueError("the shift must be a vector as long as the rows, and of their type")
+
+
 def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
     """Each worker's row of `out` (h, d): the gradients of its layers one after the other, each the transpose of the
     worker's slopes times what it was given, then the sums of the slopes. Shifted and clipped like `shift_and_clip`."""
     from gyroscope.kernels.compiled import dense
 
-    h, b = layers[0].slopes.shape[:2]
+    check_rows(layers, shift, out)
+    (h, d), b = out.shape, layers[0].slopes.shape[1]
+    if out.stride(1) != 1 and d > 1:
+        raise ValueError("the columns of the rows must be neighbours in memory")
     slopes, given = [layer.slopes.contiguous() for layer in layers], [layer.given.contiguous() for layer in layers]
-    fit = all(each.shape[:2] == (h, b) and each.dtype == out.dtype for each in (*slopes, *given))
-    room = out.shape == (h, sum(layer.size for layer in layers)) and (shift is None or shift.shape == out.shape[1:])
-    if not fit or not room or (shift is not None and shift.dtype != out.dtype):
-        raise ValueError("slopes, what was given, shift and rows must be of fitting shapes and one type")
     rows = memory.flat(out)
     addresses: tuple[Any, Any] = _addresses(slopes), _addresses(given)
     shapes = np.array(
         [(x.shape[2], y.shape[2], layer.has_bias) for x, y, layer in zip(slopes, given, layers, strict=True)]
     )
-    vector = rows[:0] if shift is None else memory.flat(shift)
-    parts = threads.pieces(b * max(y.shape[2] for y in given), h, 1)
+    vector = rows[:0] if shift is None else memory.flat(shift.contiguous())
+    parts = threads.pieces(max(d, *(b * each.shape[2] for each in given)), h, 1)
 
     def work(number: int) -> None:
-        dense.rows_by_worker(
-            *addresses, shapes, rows[:0], rows, out.stride(0), out.shape[1], *parts[number], b, vector, limit
-        )
+        dense.rows_by_worker(*addresses, shapes, rows[:0], rows, out.stride(0), d, *parts[number], b, vector, limit)
 
     threads.spread(work, len(parts))
 

@@ -39,8 +39,9 @@ _NEAR = 2 * WIDE
 """How many columns ahead of its use memory is asked for, to be in the first cache by then."""
 
 _LINES = 16
-"""So many times WIDE columns of all rows are a block. While it is worked on, the next one is asked for, to be in the
-second cache: row by row, which main memory answers much faster than column by column."""
+"""So many times WIDE columns of all rows are a block. While it is worked on, the next one is asked for, and is in the
+second cache by then: row by row, which main memory answers much faster than column by column. (Of float64 every other
+line: the processor adds the neighbours.)"""
 
 
 @kernel
@@ -136,6 +137,8 @@ def shift_and_clip_row(rows: Any, at: int, d: int, shift: Any, limit: float) -> 
     Within a block squares gather in the rows' own type, which costs at most 1e-6 of their sum; blocks in float64. Where
     they may have overflowed or vanished, the row is gone through again in float64.
     """
+    if limit == np.inf and shift.size == 0:
+        return
     squares = _shifted_squares(rows, at, d, shift)
     if limit == np.inf:
         return
