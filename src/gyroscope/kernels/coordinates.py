@@ -72,7 +72,7 @@ def _columns(
 
     n, d = rows.shape
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
-    parts = threads.pieces(n, d, _WIDTH)
+    parts = threads.pieces(n, d, _WIDTH, added_up=False)
     matrix, stride, target = memory.flat(rows), rows.stride(0), out.view(-1).numpy()
     network = (plan.leaves, plan.merges, plan.wires, plan.order, plan.candidates, plan.bounds)
     wanted = (np.array(ranks, dtype=np.int64), first, last)

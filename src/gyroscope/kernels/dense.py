@@ -38,7 +38,7 @@ def linear(inputs: Tensor, layer: Layer) -> Tensor:
     if n != layer.n or inputs.dtype != layer.dtype:
         raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {inputs.dtype}")
     out = inputs.new_empty(samples, layer.m)
-    parts = threads.pieces(layer.n, samples, dense.ROWS)
+    parts = threads.pieces(layer.n, samples, dense.ROWS, added_up=False)
     arrays = memory.flat(inputs), *layer.arrays, out.view(-1).numpy()
 
     def work(number: int) -> None:
@@ -91,7 +91,7 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
         [(x.shape[2], y.shape[2], layer.has_bias) for x, y, layer in zip(slopes, given, layers, strict=True)]
     )
     vector = rows[:0] if shift is None else memory.flat(shift.contiguous())
-    parts = threads.pieces(max(d, *(b * each.shape[2] for each in given)), h, 1)
+    parts = threads.pieces(max(d, *(b * each.shape[2] for each in given)), h, 1, added_up=False)
 
     def work(number: int) -> None:
         dense.rows_by_worker(*addresses, shapes, rows[:0], rows, out.stride(0), d, *parts[number], b, vector, limit)

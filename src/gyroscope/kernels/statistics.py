@@ -64,7 +64,7 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     numbers = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
     if numbers.size == 0 or numbers.min() < 0 or numbers.max() >= n:
         raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {numbers.tolist()}")
-    parts = threads.pieces(numbers.size, d, lanes.WIDE)
+    parts = threads.pieces(numbers.size, d, lanes.WIDE, added_up=False)
     out = torch.empty(d, dtype=rows.dtype)
     matrix, stride, target = memory.flat(rows), rows.stride(0), out.numpy()
 
@@ -82,7 +82,7 @@ def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     n, d = rows.shape
     matrix, stride = memory.flat(rows), rows.stride(0)
     vector = matrix[:0] if shift is None else memory.flat(shift)
-    parts = threads.pieces(d, n, 1)  # whole rows
+    parts = threads.pieces(d, n, 1, added_up=False)  # whole rows
 
     def work(number: int) -> None:
         moments.shift_and_clip(matrix, stride, d, *parts[number], vector, limit)

@@ -5,7 +5,8 @@ just after a torch operation, sit on cores of their own, and one set of threads 
 call the OpenMP library that torch itself uses. Where there is none, and in a forked child, which has lost its
 parent's threads (and OpenMP does not notice), a pool of Python threads takes their place.
 
-Which pieces there are must not depend on the number of threads: then no result does either.
+Where the results of pieces are added up, which pieces there are must not depend on the number of threads: then no
+result does either.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ _pool: ThreadPoolExecutor | None = None
 _forked = False
 
 
-def pieces(n: int, d: int, multiple: int, most: int = 256) -> list[tuple[int, int]]:
+def pieces(n: int, d: int, multiple: int, most: int = 256, added_up: bool = True) -> list[tuple[int, int]]:
     """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide; the shape alone decides.
 
     Their number is a power of two, so that a usual number of threads has the same number of pieces each.
+    added_up: whether their results are. If not, a single thread gets one piece, which saves calls.
     """
+    if not added_up and torch.get_num_threads() == 1:
+        return [(0, d)]
     count = 1 << (max(1, min(most, n * d // _PIECE)) - 1).bit_length()
     width = -(-d // (count * multiple)) * multiple
     return [(start, min(start + width, d)) for start in range(0, d, width)]
