@@ -108,7 +108,7 @@ def _is_layer(weight: Tensor, bias: Tensor | None) -> bool:
 
 
 def _goes_into(inputs: Tensor, n: int, dtype: torch.dtype) -> bool:
-    """Whether a layer of this many inputs can take them. The kernels themselves look at nothing."""
+    """Whether a layer of this many inputs can take them; if not, the error is torch's to raise."""
     return inputs.dim() == 2 and inputs.shape[1] == n and inputs.dtype == dtype and _fit(inputs)
 
 
