@@ -16,17 +16,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope import kernels
+from gyroscope.picked import Picked
 from gyroscope.rows import shift_and_clip
 
 _MOST_OUTPUTS, _MOST_INPUTS = 256, 4096
 """Of a layer for the kernels: beyond these, weights that are used again have left the cache by then."""
 
 
-def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """`torch.nn.functional.linear` of (samples, n) inputs, where no gradient is asked for."""
-    if _is_layer(weight, bias) and _goes_into(inputs, weight.shape[1], weight.dtype):
+def linear(inputs: Tensor | Picked, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`torch.nn.functional.linear` of (samples, n) inputs, where no gradient is asked for. A row for each that is
+    picked, in whatever shape its number is."""
+    if _is_layer(weight, bias) and _goes_into(_source(inputs), weight.shape[1], weight.dtype):
         return kernels.linear(inputs, kernels.Layer(weight, bias))
-    return F.linear(inputs, weight, bias)
+    return F.linear(_taken(inputs).flatten(0, -2), weight, bias)
 
 
 def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
@@ -38,8 +40,8 @@ def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limi
     kernels.check_rows(layers, shift, out)
     begin = 0
     for slopes, given, has_bias in layers:
-        m, n = slopes.shape[2], given.shape[2]
-        torch.bmm(slopes.transpose(1, 2), given, out=out[:, begin : begin + m * n].view(-1, m, n))
+        m, n = slopes.shape[2], _source(given).shape[-1]
+        torch.bmm(slopes.transpose(1, 2), _taken(given), out=out[:, begin : begin + m * n].view(-1, m, n))
         begin += m * n
         if has_bias:
             torch.sum(slopes, dim=1, out=out[:, begin : begin + m])
@@ -49,11 +51,11 @@ def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limi
 
 def _for_kernels(layers: Sequence[kernels.Gradient], shift: Tensor | None, out: Tensor) -> bool:
     """Whether the kernels can make these rows and gain by it."""
-    tensors = [each for layer in layers for each in (layer.slopes, layer.given)]
+    tensors = [each for layer in layers for each in (layer.slopes, _source(layer.given))]
     if shift is not None:
         tensors.append(shift)
     return (
-        all(layer.slopes.shape[2] <= _MOST_OUTPUTS and layer.given.shape[2] <= _MOST_INPUTS for layer in layers)
+        all(layer.slopes.shape[2] <= _MOST_OUTPUTS and layer.n <= _MOST_INPUTS for layer in layers)
         and all(each.dtype == out.dtype and _fit(each) for each in tensors)
         and kernels.usable(out)
     )
@@ -94,6 +96,25 @@ def is_plain(module: nn.Module) -> bool:
     """
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return "forward" not in vars(module) and not any(getattr(module, hook, None) for hook in hooks)
+
+
+def reads_in_place(picked: Picked, layers: Sequence[nn.Linear]) -> bool:
+    """Whether `linear` by the first of these layers, and `gradient_rows` of all of them, would read picked samples
+    where they lie. Else it is better to take them out once, for both."""
+    return (
+        picked.source.dim() == 2
+        and picked.index.is_cpu
+        and _goes_into(picked.source, layers[0].in_features, layers[0].weight.dtype)
+        and all(_is_layer(layer.weight, layer.bias) for layer in layers)
+    )
+
+
+def _source(values: Tensor | Picked) -> Tensor:
+    return values.source if isinstance(values, Picked) else values
+
+
+def _taken(values: Tensor | Picked) -> Tensor:
+    return values.taken() if isinstance(values, Picked) else values
 
 
 def _is_layer(weight: Tensor, bias: Tensor | None) -> bool:

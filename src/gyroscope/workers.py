@@ -15,9 +15,12 @@ from gyroscope.clock import UNTIMED, Clock
 from gyroscope.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 from gyroscope.dense import is_plain
 from gyroscope.errors import RunDirectoryError
+from gyroscope.picked import Picked
 from gyroscope.rows import shift_and_clip, split_like, trainable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Inputs = Tensor | Picked | Sequence[Tensor]
+"""Every worker's batch: inputs[worker] is (b, ...)."""
 Noise = tuple[int, int, int]
 """Where dropout and its kind come from: the seed, the step, and the number of the first worker."""
 
@@ -43,9 +46,7 @@ class Terms(NamedTuple):
 class Gradients(Protocol):
     """Computes every worker's row into `out` (h, d) and returns the workers' losses (h,)."""
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
-    ) -> Tensor: ...
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor: ...
 
 
 class Workers(Protocol):
@@ -157,7 +158,7 @@ class HonestWorkers:
                 "this run's momentum belongs to worker processes: continue it with gyroscope serve --resume"
             )
 
-    def batches(self, step: int, workers: range) -> tuple[Tensor | Sequence[Tensor], Tensor]:
+    def batches(self, step: int, workers: range) -> tuple[Picked | list[Tensor], Tensor]:
         """The prepared inputs and the targets that these workers draw at this step."""
         if self.shards is not None:
             one_pass = self.dealing == "pass"
@@ -167,14 +168,12 @@ class HonestWorkers:
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
         indices = indices.to(self.parameters.device)
-        flat = indices.flatten()
-        inputs = torch.unflatten(self.data.inputs.index_select(0, flat), 0, indices.shape)
-        targets = torch.unflatten(self.data.targets.index_select(0, flat), 0, indices.shape)
+        inputs, targets = Picked(self.data.inputs, indices), Picked(self.data.targets, indices).taken()
         if self.data.prepare is None:
             return inputs, targets
         prepared = [
             self.data.prepare(batch, randomness.generator(self.seed, "augment", worker, step))
-            for worker, batch in zip(workers, inputs, strict=True)
+            for worker, batch in zip(workers, inputs.taken(), strict=True)
         ]
         return prepared, targets
 
@@ -216,9 +215,7 @@ class OneByOne:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
-    ) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
         seed, step, first = noise
         self.model.train()
         losses = []
@@ -247,36 +244,48 @@ class Together:
 
     def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
         self.modules = modules
+        self.linear = [module for module in modules if isinstance(module, nn.Linear)]
         self.loss = loss
 
-    def __call__(
-        self, inputs: Tensor | Sequence[Tensor], targets: Tensor, noise: Noise, terms: Terms, out: Tensor
-    ) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
         h, b = targets.shape[:2]
-        samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
-        into: list[Tensor] = []  # what each linear layer is given, one row per sample
+        into: list[Tensor | Picked] = []  # what each linear layer is given, one row per sample
         from_: list[Tensor] = []  # what it makes of it, where the loss is differentiated
-        values = samples.flatten(0, 1)
+        values = self._flattened(inputs)
         with torch.enable_grad():
-            for module in self.modules:
+            for module in self.modules[1:]:
                 if isinstance(module, nn.Linear):
-                    into.append(values.detach())
                     weight = module.weight.detach()
                     bias = None if module.bias is None else module.bias.detach()
-                    if values.requires_grad:
+                    if isinstance(values, Tensor) and values.requires_grad:
+                        into.append(values.detach())
                         values = F.linear(values, weight, bias)
                     else:
+                        into.append(values)
                         values = dense.linear(values, weight, bias).requires_grad_()
                     from_.append(values)
                 else:
                     values = module(values)
-            each = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b)  # type: ignore[call-arg]
+            each = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b)  # type: ignore[call-arg, arg-type]
             losses = each.sum(dim=1) / _counted(targets)
             slopes = torch.autograd.grad(losses.sum(), from_)
-        linear = (module for module in self.modules if isinstance(module, nn.Linear))
         layers = [
-            kernels.Gradient(slope.view(h, b, -1), given.view(h, b, -1), layer.bias is not None)
-            for layer, given, slope in zip(linear, into, slopes, strict=True)
+            kernels.Gradient(
+                slope.view(h, b, -1),
+                given if isinstance(given, Picked) else given.view(h, b, -1),
+                layer.bias is not None,
+            )
+            for layer, given, slope in zip(self.linear, into, slopes, strict=True)
         ]
         dense.gradient_rows(layers, *terms, out)
         return losses.detach()
+
+    def _flattened(self, inputs: Inputs) -> Tensor | Picked:
+        """One row per sample, as the chain's leading module makes them."""
+        if isinstance(inputs, Picked):
+            rows = inputs.as_rows()
+            if self.linear[:1] == self.modules[1:2] and dense.reads_in_place(rows, self.linear):
+                return rows
+            inputs = inputs.taken()
+        samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
+        return samples.flatten(0, 1).flatten(1)

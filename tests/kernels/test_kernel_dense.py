@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import gyroscope as gy
 from gyroscope import dense, kernels
+from gyroscope.picked import Picked
 
 sizes = st.one_of(st.integers(1, 9), st.integers(10, 40))
 types = st.sampled_from((torch.float32, torch.float64))
@@ -86,6 +87,43 @@ def test_gradient_rows(h: int, b: int, widths: list[int], seed: int, dtype: torc
     kernels.gradient_rows(layers, shift, limit, rows)
     kernels.shift_and_clip(wanted, shift, limit)
     assert torch.equal(rows, wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(h=st.integers(1, 3), b=sizes, n=sizes, m=st.integers(1, 40), kept=sizes, seed=seeds, dtype=types)
+def test_picked_samples_are_read_where_they_lie(
+    h: int, b: int, n: int, m: int, kept: int, seed: int, dtype: torch.dtype
+) -> None:
+    """To the last bit what it is with samples that were taken out; those not picked may hold anything."""
+    source = fill(kept, n, seed, "normal", dtype)
+    picked = Picked(source, torch.randint(kept, (h, b), generator=torch.Generator().manual_seed(seed)))
+    source[torch.isin(torch.arange(kept), picked.index, invert=True)] = torch.nan
+    weight, slopes = fill(m, n, seed + 1, "normal", dtype), fill(h * b, m, seed + 2, "normal", dtype).view(h, b, m)
+    layer = kernels.Layer(weight, weight[:, 0])
+    assert torch.equal(kernels.linear(picked, layer), kernels.linear(picked.taken().flatten(0, 1), layer))
+    rows = torch.empty(2, h, 2 * m * n + m, dtype=dtype)
+    more = kernels.Gradient(slopes, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
+    for out, given_ in zip(rows, (picked, picked.taken()), strict=True):
+        kernels.gradient_rows([more, kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+    assert torch.equal(rows[0], rows[1])
+
+
+def test_what_is_picked_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, weight, out = torch.randn(5, 4), torch.randn(3, 4), torch.empty(1, 12)
+    for fast in (True, False):
+        monkeypatch.setattr(dense, "_fast_here", lambda fast=fast: fast)
+        for numbers in ([0, 5], [-1, 0], [2**40, 0]):
+            picked = Picked(source, torch.tensor([numbers]))
+            with pytest.raises(IndexError):
+                dense.linear(picked, weight, None)
+            with pytest.raises(IndexError):
+                dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
+        for shape in ((2, 1), (1, 3), (2,)):
+            picked = Picked(source, torch.zeros(shape, dtype=torch.int64))
+            with pytest.raises(ValueError, match="must"):
+                dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
+    with pytest.raises(ValueError, match=r"torch\.int64"):
+        kernels.linear(Picked(source, torch.tensor([0], dtype=torch.int32)), kernels.Layer(weight, None))
 
 
 def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:

@@ -56,6 +56,13 @@ MLPS = {
         nn.Flatten(), nn.Linear(64, 9, bias=False), nn.Tanh(), nn.Linear(9, 7), nn.GELU(), nn.Linear(7, 10),
         nn.LogSoftmax(dim=-1),
     ),
+    "pixels squashed first": lambda: nn.Sequential(
+        nn.Flatten(), nn.Tanh(), nn.Linear(64, 10), nn.LogSoftmax(dim=1)
+    ),
+    "too wide for the kernels": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 300), nn.ReLU(), nn.Linear(300, 10),
+        nn.LogSoftmax(dim=1),
+    ),
 }  # fmt: skip
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gyroscope.kernels import memory, threads
+from gyroscope.picked import Picked
 
 _BYTES = 64
 """Two vectors: what a panel of weights is wide."""
@@ -30,16 +32,18 @@ class Layer:
         self.arrays = panels.view(-1).numpy(), shift.numpy()
 
 
-def linear(inputs: Tensor, layer: Layer) -> Tensor:
+def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
     """(samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     from gyroscope.kernels.compiled import dense
 
-    samples, n = inputs.shape
-    if n != layer.n or inputs.dtype != layer.dtype:
-        raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {inputs.dtype}")
-    out = inputs.new_empty(samples, layer.m)
+    rows, index = _parts(inputs)
+    samples, n = rows.shape if index is None else (index.numel(), rows.shape[-1])
+    if rows.dim() != 2 or n != layer.n or rows.dtype != layer.dtype:
+        raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {rows.dtype}")
+    out = rows.new_empty(samples, layer.m)
     parts = threads.pieces(layer.n, samples, dense.ROWS, added_up=False)
-    arrays = memory.flat(inputs), *layer.arrays, out.view(-1).numpy()
+    picked = _NONE if index is None else memory.flat(index)
+    arrays = memory.flat(rows), picked, *layer.arrays, out.view(-1).numpy()
 
     def work(number: int) -> None:
         dense.linear(*arrays, *parts[number], layer.n, layer.m)
@@ -53,20 +57,25 @@ class Gradient(NamedTuple):
 
     slopes: Tensor
     """(h, b, m): how the loss changes with the layer's outputs."""
-    given: Tensor
-    """(h, b, n): what the layer was given."""
+    given: Tensor | Picked
+    """(h, b, n): what the layer was given. Or which rows of a matrix it was, by (h, b) numbers."""
     has_bias: bool
+
+    @property
+    def n(self) -> int:
+        """How many inputs the layer has."""
+        return (self.given.source if isinstance(self.given, Picked) else self.given).shape[-1]
 
     @property
     def size(self) -> int:
         """How many values it has."""
-        m, n = self.slopes.shape[2], self.given.shape[2]
-        return m * n + m if self.has_bias else m * n
+        m = self.slopes.shape[2]
+        return m * self.n + m if self.has_bias else m * self.n
 
 
 def check_rows(layers: Sequence[Gradient], shift: Tensor | None, out: Tensor) -> None:
     """An error unless the layers' gradients make up rows like these."""
-    kinds = {(*each.shape[:2], each.dtype) for layer in layers for each in (layer.slopes, layer.given)}
+    kinds = {_kind(each) for layer in layers for each in (layer.slopes, layer.given)}
     samples = max((layer.slopes.shape[1] for layer in layers), default=0)
     width = sum(layer.size for layer in layers)
     if samples == 0 or kinds != {(len(out), samples, out.dtype)} or out.shape[1:] != (width,):
@@ -84,14 +93,13 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     (h, d), b = out.shape, layers[0].slopes.shape[1]
     if out.stride(1) != 1 and d > 1:
         raise ValueError("the columns of the rows must be neighbours in memory")
-    slopes, given = [layer.slopes.contiguous() for layer in layers], [layer.given.contiguous() for layer in layers]
+    slopes = [layer.slopes.contiguous() for layer in layers]
+    given, indices = zip(*(_parts(layer.given) for layer in layers), strict=True)
     rows = memory.flat(out)
-    addresses: tuple[Any, Any] = _addresses(slopes), _addresses(given)
-    shapes = np.array(
-        [(x.shape[2], y.shape[2], layer.has_bias) for x, y, layer in zip(slopes, given, layers, strict=True)]
-    )
+    addresses: tuple[Any, Any, Any] = _addresses(slopes), _addresses(given), _addresses(indices)
+    shapes = np.array([(layer.slopes.shape[2], layer.n, layer.has_bias) for layer in layers])
     vector = rows[:0] if shift is None else memory.flat(shift.contiguous())
-    parts = threads.pieces(max(d, *(b * each.shape[2] for each in given)), h, 1, added_up=False)
+    parts = threads.pieces(max(d, *(b * layer.n for layer in layers)), h, 1, added_up=False)
 
     def work(number: int) -> None:
         dense.rows_by_worker(*addresses, shapes, rows[:0], rows, out.stride(0), d, *parts[number], b, vector, limit)
@@ -99,6 +107,29 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     threads.spread(work, len(parts))
 
 
-def _addresses(tensors: Sequence[Tensor]) -> Any:
+_NONE = np.empty(0, np.int64)
+
+
+def _kind(values: Tensor | Picked) -> tuple[Any, ...]:
+    """The workers, their samples, and the type of (h, b, n) values."""
+    if isinstance(values, Picked):
+        return *values.index.shape, values.source.dtype
+    return *values.shape[:2], values.dtype
+
+
+def _parts(values: Tensor | Picked) -> tuple[Tensor, Tensor | None]:
+    """Rows one after the other in memory, and which of them are meant, unless it is all of them."""
+    if not isinstance(values, Picked):
+        return values.contiguous(), None
+    rows, index = values.source.contiguous(), values.index.contiguous()
+    if index.dtype != torch.int64 or not index.is_cpu:
+        raise ValueError(f"rows are picked by numbers of type torch.int64 on the CPU, not {index.dtype}")
+    numbers = memory.flat(index)
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(rows):
+        raise IndexError(f"rows {numbers.min()} to {numbers.max()} are picked, and there are {len(rows)}")
+    return rows, index
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> Any:
     """numba would compile anew for each number of arrays. The caller keeps the memory alive."""
-    return np.array([each.data_ptr() for each in tensors], dtype=np.int64)
+    return np.array([0 if each is None else each.data_ptr() for each in tensors], dtype=np.int64)

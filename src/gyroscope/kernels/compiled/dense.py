@@ -11,9 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope.kernels.compiled.blocks import padded
 from gyroscope.kernels.compiled.build import helper, intrinsic, kernel, numba
-from gyroscope.kernels.compiled.lanes import ask_for, call, count, lanes_of, make_array, place, pointer, spread, types
+from gyroscope.kernels.compiled.lanes import (
+    ask_for,
+    call,
+    count,
+    lanes_of,
+    load,
+    make_array,
+    place,
+    pointer,
+    prefetch,
+    spread,
+    store,
+    types,
+)
 from gyroscope.kernels.compiled.moments import shift_and_clip_row
 from gyroscope.kernels.compiled.unrolled import loop_over, switch
 
@@ -22,27 +34,32 @@ ROWS = 6
 _SAMPLES = 4 * ROWS
 """How many samples go through all weights before the next ones do: their values stay in the cache."""
 _AHEAD = 8
-"""How many steps ahead of their use weights are asked for."""
+"""How many steps of depth ahead of its use the right matrix is asked for."""
 
 
 @kernel
 def rows_by_worker(
-    slopes: Any, given: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, begin: int, end: int, b: int,
-    shift: Any, limit: float,
+    slopes: Any, given: Any, picked: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, begin: int, end: int,
+    b: int, shift: Any, limit: float,
 ) -> None:  # fmt: skip
     """For workers begin, ..., end - 1: the gradients of all layers, one after the other, in rows[worker * stride + i];
     then the shift and the limit, while the row is in the cache (see `shift_and_clip_row`).
 
     slopes, given: for each layer the addresses of (workers * b, m) and (workers * b, n) values of the type of `like`;
-    shapes: (layers, 3), with m, n and whether there is a bias.
+    picked: 0, or the address of workers * b whole numbers: which row of `given` is meant; shapes: (layers, 3), with m,
+    n and whether there is a bias.
     """
+    places = np.empty(b, np.int64)
     for worker in range(begin, end):
-        to = worker * stride
+        to, first = worker * stride, worker * b
         for layer in range(shapes.shape[0]):
             m, n = shapes[layer, 0], shapes[layer, 1]
-            left = numba.carray(pointer(slopes[layer] + worker * b * m * like.itemsize), (b * m,), like.dtype)
-            right = numba.carray(pointer(given[layer] + worker * b * n * like.itemsize), (b * n,), like.dtype)
-            _products(left, right, rows, to, b, m, n)
+            left = numba.carray(pointer(slopes[layer] + first * m * like.itemsize), (b * m,), like.dtype)
+            right = numba.carray(pointer(given[layer]), (1,), like.dtype)
+            index = numba.carray(pointer(picked[layer]), (first + b,), np.int64)
+            for sample in range(b):
+                places[sample] = n * (index[first + sample] if picked[layer] else first + sample)
+            _products(left, right, places, rows, to, b, m, n)
             to += m * n
             if shapes[layer, 2]:
                 _sums(left, rows, to, b, m)
@@ -51,19 +68,30 @@ def rows_by_worker(
 
 
 @helper
-def _products(slopes: Any, given: Any, out: Any, at: int, b: int, m: int, n: int) -> None:
-    """out[at + i * n + j] is the sum over b samples of slopes[sample, i] * given[sample, j]."""
+def _products(slopes: Any, given: Any, places: Any, out: Any, at: int, b: int, m: int, n: int) -> None:
+    """out[at + i * n + j] is the sum over b samples of slopes[sample, i] * given[places[sample] + j].
+
+    A strip of two vectors' worth of columns is brought together first: wherever its samples lie, it is read from one
+    place in the cache for all m outputs.
+    """
     width = 2 * count(given)
-    nothing = np.zeros(width, given.dtype)
+    nothing, strip = np.zeros(width, given.dtype), np.zeros(b * width, given.dtype)
     for column in range(0, n, width):
-        right, right_at, right_step = given, column, n
         target, to, target_step = out, at + column, n
         if column + width > n:
-            right, right_at, right_step = padded(given, b, n, column, n, width), 0, width
             target, to, target_step = np.empty(m * width, given.dtype), 0, width
+        for sample in range(b):
+            here, there = places[sample] + column, sample * width
+            if column + width > n:
+                for rest in range(n - column):
+                    strip[there + rest] = given[here + rest]
+                continue
+            store(strip, there, load(given, here))
+            store(strip, there + width // 2, load(given, here + width // 2))
+            prefetch(given, here + width)
         for row in range(0, m, ROWS):
             _add_products(
-                slopes, row, 1, m, right, right_at, right_step, width, b, nothing, 0,
+                slopes, row, 1, m, strip, 0, width, None, b, nothing, 0,
                 target, to + row * target_step, target_step, 2 * (min(ROWS, m - row) - 1) + 1,
             )  # fmt: skip
         if column + width > n:
@@ -83,16 +111,20 @@ def _sums(slopes: Any, out: Any, at: int, b: int, m: int) -> None:
 
 
 @kernel
-def linear(inputs: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, n: int, m: int) -> None:
+def linear(inputs: Any, picked: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, n: int, m: int) -> None:
     """For samples begin, ..., end - 1: out[sample, i] = bias[i] + the sum over j of inputs[sample, j] * weight[i, j].
 
-    panels: the weights of two vectors' worth of outputs after the other, each as (n, outputs), filled up with zeros;
-    the bias likewise.
+    picked: which row of the inputs each sample is, or nothing if they follow one another; panels: the weights of two
+    vectors' worth of outputs after the other, each as (n, outputs), filled up with zeros; the bias likewise.
     """
     width = 2 * count(inputs)
-    narrow = np.empty(ROWS * width, inputs.dtype)
+    narrow, places = np.empty(ROWS * width, inputs.dtype), np.empty(2 * _SAMPLES, np.int64)
     for first in range(begin, end, _SAMPLES):
         last = min(first + _SAMPLES, end)
+        for number in range(2 * _SAMPLES):
+            sample = min(first + number, end - 1)
+            places[number] = n * (picked[sample] if picked.size else sample)
+        following = last - first  # with each tile one of the next samples is asked for
         for column in range(0, m, width):
             vectors = 1 if m - column <= width // 2 else 2
             for sample in range(first, last, ROWS):
@@ -101,9 +133,10 @@ def linear(inputs: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, 
                 if column + vectors * (width // 2) > m:
                     target, to, target_step = narrow, 0, width
                 _add_products(
-                    inputs, sample * n, n, 1, panels, column * n, width, _AHEAD * width, n, bias, column,
+                    inputs, sample - first, places, 1, panels, column * n, width, places[following], n, bias, column,
                     target, to, target_step, 2 * (height - 1) + vectors - 1,
                 )  # fmt: skip
+                following = min(following + 1, 2 * _SAMPLES - 1)
                 if column + vectors * (width // 2) > m:
                     for row in range(height):
                         for rest in range(m - column):
@@ -113,26 +146,35 @@ def linear(inputs: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, 
 @intrinsic
 def _add_products(
     typing: Any, left: Any, at: Any, left_step: Any, left_depth: Any, right: Any, right_at: Any, right_step: Any,
-    ahead: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any, shape: Any,
+    following: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any, shape: Any,
 ) -> Any:  # fmt: skip
     """out[to + i * out_step + j] = base[base_at + j] + the sum over k < depth of left[i, k] * right[k, j].
 
-    left[i, k] is left[at + i * left_step + k * left_depth], right[k, j] is right[right_at + k * right_step + j], of
-    which the place `ahead` of it is asked for already. `shape` is 2 * (rows - 1) + (vectors - 1).
+    left[i, k] is left[at + i * left_step + k * left_depth], or if left_step is an array, left[left_step[at + i] +
+    k * left_depth]; right[k, j] is right[right_at + k * right_step + j]. Unless `following` is None, what comes next in
+    the right matrix is asked for already, and so is left[following + k]. `shape` is 2 * (rows - 1) + (vectors - 1).
     """
     kind = lanes_of(right)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        left_, at_, left_step_, left_depth_, right_, right_at_, right_step_, ahead_ = args[:8]
+        left_, at_, left_step_, left_depth_, right_, right_at_, right_step_, following_ = args[:8]
         depth_, base_, base_at_, out_, to_, out_step_, shape_ = args[8:]
         whole, align = at_.type, kind.dtype.bitwidth // 8
+        data = make_array(left)(context, builder, left_).data
 
         def vector_at(array_type: Any, array: Any, index: Any, number: int) -> Any:
             index = builder.add(index, whole(number * kind.count))
             return place(context, builder, array_type, array, index, kind)
 
+        def begin_of(i: int) -> Any:
+            """Of row i of the left matrix."""
+            if not isinstance(left_step, types.Array):
+                return builder.add(at_, builder.mul(left_step_, whole(i)))
+            places = make_array(left_step)(context, builder, left_step_).data
+            return builder.load(builder.gep(places, [builder.add(at_, whole(i))]))
+
         def tile(rows: int, vectors: int) -> None:
-            lefts = [builder.add(at_, builder.mul(left_step_, whole(i))) for i in range(rows)]
+            lefts = [begin_of(i) for i in range(rows)]
             targets = [builder.add(to_, builder.mul(out_step_, whole(i))) for i in range(rows)]
             for target in targets:  # by the time of the last product it is there to be written
                 ask_for(context, builder, out, out_, builder.add(target, whole(vectors * kind.count - 1)), write=True)
@@ -142,8 +184,10 @@ def _add_products(
                 sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
                 here = builder.add(right_at_, builder.mul(k, right_step_))
                 values = [builder.load(vector_at(right, right_, here, v), align=align) for v in range(vectors)]
-                ask_for(context, builder, right, right_, builder.add(here, ahead_))
-                data = make_array(left)(context, builder, left_).data
+                if following != types.none:
+                    ahead = builder.mul(right_step_, whole(_AHEAD))
+                    ask_for(context, builder, right, right_, builder.add(here, ahead))
+                    ask_for(context, builder, left, left_, builder.add(following_, k))
                 for start, row in zip(lefts, sums, strict=True):
                     factor = builder.load(builder.gep(data, [builder.add(start, builder.mul(k, left_depth_))]))
                     factors = spread(builder, factor, begin[0].type)
@@ -158,4 +202,6 @@ def _add_products(
         return context.get_dummy_value()
 
     w = types.intp
-    return types.void(left, w, w, w, right, w, w, w, w, base, w, out, w, w, w), generate
+    steps = left_step if isinstance(left_step, types.Array) else w
+    asked = following if following == types.none else w
+    return types.void(left, w, steps, w, right, w, w, asked, w, base, w, out, w, w, w), generate
