@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import multiprocessing
 import subprocess
 import sys
@@ -72,15 +71,15 @@ def test_one_thread_means_the_calling_thread(
 
 def test_pieces_cover_all_columns_once() -> None:
     for n, d in ((1, 1), (51, 79_510), (25, 1_310_922), (3, 129), (300, 1000)):
-        parts = threads.pieces(n, d, 128)
-        assert parts[0][0] == 0 and parts[-1][1] == d
-        assert all(end == begin and end % 128 == 0 for (_, end), (begin, _) in itertools.pairwise(parts))
+        bounds = threads.pieces(n, d, 128).tolist()
+        assert bounds[0] == 0 and bounds[-1] == d and bounds == sorted(set(bounds))
+        assert all(bound % 128 == 0 for bound in bounds[:-1])
 
 
 @pytest.mark.usefixtures("source", "two_threads")
 def test_an_error_in_a_piece_reaches_the_caller() -> None:
-    def work(number: int) -> None:
-        if number == 7:
+    def work(begin: int, end: int) -> None:
+        if begin <= 7 < end:
             raise RuntimeError("seven")
 
     with pytest.raises(RuntimeError, match="seven"):
@@ -89,10 +88,10 @@ def test_an_error_in_a_piece_reaches_the_caller() -> None:
 
 @pytest.mark.usefixtures("source", "two_threads")
 def test_each_piece_is_worked_on_once() -> None:
-    for _ in range(50):
-        done: list[int] = []
-        threads.spread(done.append, 40)
-        assert sorted(done) == list(range(40))
+    done: list[int] = []
+    for repetition in range(1, 51):
+        threads.spread(lambda begin, end: done.extend(range(begin, end)), 40)
+        assert sorted(done) == sorted(repetition * list(range(40)))
 
 
 @pytest.mark.usefixtures("source", "two_threads")

@@ -72,17 +72,17 @@ def _columns(
 
     n, d = rows.shape
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
-    parts = threads.pieces(n, d, _WIDTH, added_up=False)
+    places = threads.pieces(n, d, _WIDTH)
     matrix, stride, target = memory.flat(rows), rows.stride(0), out.view(-1).numpy()
     network = (plan.leaves, plan.merges, plan.wires, plan.order, plan.candidates, plan.bounds)
     wanted = (np.array(ranks, dtype=np.int64), first, last)
     fixed: tuple[Any, ...] = (_WIDTH, *network, *wanted, *_sparse(shares, matrix.dtype), target)
     mode = getattr(selections, finish)
 
-    def work(number: int) -> None:
-        selections.columns(mode, matrix, n, stride, *parts[number], *fixed)
+    def work(begin: int, end: int) -> None:
+        selections.columns(mode, matrix, n, stride, places[begin], places[end], *fixed)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(places) - 1)
     return out
 
 

@@ -41,14 +41,14 @@ def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
     if rows.dim() != 2 or n != layer.n or rows.dtype != layer.dtype:
         raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {rows.dtype}")
     out = rows.new_empty(samples, layer.m)
-    parts = threads.pieces(layer.n, samples, dense.ROWS, added_up=False)
+    bounds = threads.pieces(layer.n, samples, dense.ROWS)
     picked = _NONE if index is None else memory.flat(index)
     arrays = memory.flat(rows), picked, *layer.arrays, out.view(-1).numpy()
 
-    def work(number: int) -> None:
-        dense.linear(*arrays, *parts[number], layer.n, layer.m)
+    def work(begin: int, end: int) -> None:
+        dense.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(bounds) - 1)
     return out
 
 
@@ -99,12 +99,14 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     addresses: tuple[Any, Any, Any] = _addresses(slopes), _addresses(given), _addresses(indices)
     shapes = np.array([(layer.slopes.shape[2], layer.n, layer.has_bias) for layer in layers])
     vector = rows[:0] if shift is None else memory.flat(shift.contiguous())
-    parts = threads.pieces(max(d, *(b * layer.n for layer in layers)), h, 1, added_up=False)
+    bounds = threads.pieces(max(d, *(b * layer.n for layer in layers)), h, 1)
+    like, stride = rows[:0], out.stride(0)
 
-    def work(number: int) -> None:
-        dense.rows_by_worker(*addresses, shapes, rows[:0], rows, out.stride(0), d, *parts[number], b, vector, limit)
+    def work(begin: int, end: int) -> None:
+        workers = bounds[begin], bounds[end]
+        dense.rows_by_worker(*addresses, shapes, like, rows, stride, d, *workers, b, vector, limit)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(bounds) - 1)
 
 
 _NONE = np.empty(0, np.int64)

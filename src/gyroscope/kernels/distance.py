@@ -20,7 +20,7 @@ _WIDTH = 256
 """Pieces of the columns are a multiple of this: the width of the kernels' blocks."""
 
 Table = NDArray[np.float64]
-Parts = list[tuple[int, int]]
+Bounds = NDArray[np.int64]
 
 
 def distances(rows: Tensor) -> Tensor:
@@ -40,8 +40,8 @@ def squared_distances(rows: Tensor) -> Tensor:
     """
     n = rows.shape[0]
     distinct = n - _copies_at_the_end(rows) + 1
-    parts = threads.pieces(n, rows.shape[1], _WIDTH, most=32)
-    table = _squares(rows[:distinct], parts)
+    bounds = threads.pieces(n, rows.shape[1], _WIDTH, most=32)
+    table = _squares(rows[:distinct], bounds)
     if distinct < n:
         index = np.minimum(np.arange(n), distinct - 1)
         table = table[np.ix_(index, index)]
@@ -62,20 +62,20 @@ def _copies_at_the_end(rows: Tensor) -> int:
     return int(pairwise.copies_at_the_end(words, n, rows.stride(0), d))
 
 
-def _squares(rows: Tensor, parts: Parts) -> Table:
+def _squares(rows: Tensor, bounds: Bounds) -> Table:
     """All squared distances."""
     from gyroscope.kernels.compiled import pairwise
 
     n = rows.shape[0]
-    table = _gather(pairwise.squares, rows, parts, _tiles(n), n * n).reshape(n, n)
+    table = _gather(pairwise.squares, rows, bounds, _tiles(n), n * n).reshape(n, n)
     table += table.T
     if rows.dtype == torch.float32:
-        _repair(table, rows, parts)
+        _repair(table, rows, bounds)
     table[np.isnan(table)] = np.inf
     return table
 
 
-def _repair(table: Table, rows: Tensor, parts: Parts) -> None:
+def _repair(table: Table, rows: Tensor, bounds: Bounds) -> None:
     """Compute again, in float64, what float32 may have got wrong: squares too large or too small for it."""
     from gyroscope.kernels.compiled import pairwise
 
@@ -100,21 +100,21 @@ def _repair(table: Table, rows: Tensor, parts: Parts) -> None:
     if pairs:
         left, right = np.array(pairs).T
         table[left, right] = table[right, left] = _gather(
-            pairwise.exact_squares, rows, parts, np.array(pairs, dtype=np.int64), len(pairs)
+            pairwise.exact_squares, rows, bounds, np.array(pairs, dtype=np.int64), len(pairs)
         )
     table[:] = table[np.ix_(first, first)]
 
 
-def _gather(kernel: Callable[..., None], rows: Tensor, parts: Parts, which: Any, size: int) -> Table:
+def _gather(kernel: Callable[..., None], rows: Tensor, bounds: Bounds, which: Any, size: int) -> Table:
     """The sum over pieces of the columns of what a kernel computes for each."""
     n = rows.shape[0]
-    totals = np.zeros((len(parts), size))
+    totals = np.zeros((len(bounds) - 1, size))
     matrix, stride = memory.flat(rows), rows.stride(0)
 
-    def work(number: int) -> None:
-        kernel(matrix, n, stride, *parts[number], which, totals[number])
+    def work(begin: int, end: int) -> None:
+        kernel(matrix, n, stride, bounds, begin, end, which, totals)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(totals))
     return np.asarray(totals.sum(axis=0))
 
 

@@ -41,16 +41,16 @@ def column_moments(rows: Tensor, std: bool = False) -> Moments:
     from gyroscope.kernels.compiled import lanes, moments
 
     n, d = rows.shape
-    parts = threads.pieces(n, d, lanes.WIDE)
+    bounds = threads.pieces(n, d, lanes.WIDE)
     means = torch.empty(d, dtype=rows.dtype)
     deviations = torch.empty(d if std else 0, dtype=rows.dtype)
-    numbers = np.zeros((len(parts), 3))
+    numbers = np.zeros((len(bounds) - 1, 3))
     matrix, stride, target, other = memory.flat(rows), rows.stride(0), means.numpy(), deviations.numpy()
 
-    def work(number: int) -> None:
-        moments.moments(matrix, n, stride, *parts[number], target, other, numbers[number])
+    def work(begin: int, end: int) -> None:
+        moments.moments(matrix, n, stride, bounds, begin, end, target, other, numbers)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(numbers))
     squares, norm2 = float(numbers[:, 0].sum()), float(numbers[:, 1].sum())
     largest = float("nan") if np.isnan(norm2) else float(numbers[:, 2].max())
     return Moments(means, deviations if std else None, squares, float(np.sqrt(norm2)), largest)
@@ -64,14 +64,14 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     numbers = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
     if numbers.size == 0 or numbers.min() < 0 or numbers.max() >= n:
         raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {numbers.tolist()}")
-    parts = threads.pieces(numbers.size, d, lanes.WIDE, added_up=False)
+    bounds = threads.pieces(numbers.size, d, lanes.WIDE)
     out = torch.empty(d, dtype=rows.dtype)
     matrix, stride, target = memory.flat(rows), rows.stride(0), out.numpy()
 
-    def work(number: int) -> None:
-        moments.mean_of(matrix, numbers, n, stride, *parts[number], target)
+    def work(begin: int, end: int) -> None:
+        moments.mean_of(matrix, numbers, n, stride, bounds[begin], bounds[end], target)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(bounds) - 1)
     return out
 
 
@@ -82,12 +82,12 @@ def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     n, d = rows.shape
     matrix, stride = memory.flat(rows), rows.stride(0)
     vector = matrix[:0] if shift is None else memory.flat(shift)
-    parts = threads.pieces(d, n, 1, added_up=False)  # whole rows
+    bounds = threads.pieces(d, n, 1)  # whole rows
 
-    def work(number: int) -> None:
-        moments.shift_and_clip(matrix, stride, d, *parts[number], vector, limit)
+    def work(begin: int, end: int) -> None:
+        moments.shift_and_clip(matrix, stride, d, bounds[begin], bounds[end], vector, limit)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(bounds) - 1)
 
 
 def gram(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
@@ -106,19 +106,17 @@ def gram(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = No
         raise ValueError("the vectors must have one length and one type")
     which = np.array([*(itertools.combinations(range(k), 2) if pairs is None else pairs)], dtype=np.int64)
     which = which.reshape(-1, 2)
-    parts = threads.pieces(k, d, moments.WIDTH)
-    norms, most = np.zeros((len(parts), k)), np.zeros((len(parts), k))
-    dots = np.zeros((len(parts), len(which)))
+    bounds = threads.pieces(k, d, moments.WIDTH)
+    norms, most, dots = (np.zeros((len(bounds) - 1, size)) for size in (k, k, len(which)))
     # Plain addresses: numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
     addresses = np.array([_address(left) for left, _ in differences], dtype=np.int64)
     subtracted = np.array([_address(right) for _, right in differences], dtype=np.int64)
     like = memory.flat(first)
 
-    def work(number: int) -> None:
-        found = norms[number], dots[number], most[number]
-        moments.products(addresses, subtracted, like, *parts[number], which, *found)
+    def work(begin: int, end: int) -> None:
+        moments.products(addresses, subtracted, like, bounds, begin, end, which, norms, dots, most)
 
-    threads.spread(work, len(parts))
+    threads.spread(work, len(dots))
     table = np.full((k, k), np.nan)
     table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
     np.fill_diagonal(table, norms.sum(axis=0))

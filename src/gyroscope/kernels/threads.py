@@ -21,6 +21,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 _PIECE = 1 << 18
@@ -31,25 +32,23 @@ _pool: ThreadPoolExecutor | None = None
 _forked = False
 
 
-def pieces(n: int, d: int, multiple: int, most: int = 256, added_up: bool = True) -> list[tuple[int, int]]:
-    """Column ranges of an (n, d) matrix, all but the last a multiple of `multiple` wide; the shape alone decides.
+def pieces(n: int, d: int, multiple: int, most: int = 256) -> Any:
+    """Where pieces of the columns of an (n, d) matrix begin, and where the last one ends: all but that one a multiple
+    of `multiple` wide. The shape alone decides.
 
     Their number is a power of two, so that a usual number of threads has the same number of pieces each.
-    added_up: whether their results are. If not, a single thread gets one piece, which saves calls.
     """
-    if not added_up and torch.get_num_threads() == 1:
-        return [(0, d)]
     count = 1 << (max(1, min(most, n * d // _PIECE)) - 1).bit_length()
-    width = -(-d // (count * multiple)) * multiple
-    return [(start, min(start + width, d)) for start in range(0, d, width)]
+    width = max(1, -(-d // (count * multiple)) * multiple)
+    return np.array([*range(0, d, width), d], dtype=np.int64)
 
 
-def spread(work: Callable[[int], object], count: int) -> None:
-    """Call work(0), ..., work(count - 1), on the calling thread and on others beside it."""
+def spread(work: Callable[[int, int], object], count: int) -> None:
+    """Call work(begin, end) for ranges that together are 0, ..., count - 1: all at once if the calling thread is the
+    only one, for every call costs some microseconds; else one by one, on it and on others beside it."""
     threads = min(torch.get_num_threads(), count)
     if threads == 1:
-        for number in range(count):
-            work(number)
+        work(0, count)
         return
     numbers = itertools.count()  # its next() is atomic, so each thread takes the next piece when it is done with one
     failures: list[BaseException] = []
@@ -57,7 +56,7 @@ def spread(work: Callable[[int], object], count: int) -> None:
     def share() -> None:
         try:
             while not failures and (number := next(numbers)) < count:
-                work(number)
+                work(number, number + 1)
         except BaseException as failure:  # raised again in the calling thread
             failures.append(failure)
 

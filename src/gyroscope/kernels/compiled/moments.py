@@ -45,12 +45,21 @@ line: the processor adds the neighbours.)"""
 
 
 @kernel
-def moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, numbers: Any) -> None:
-    """Of columns begin, ..., end - 1 of rows[row * stride + column]: the means, and if `std` has room the deviations.
+def moments(
+    rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, mean: Any, std: Any, numbers: Any
+) -> None:
+    """Of the columns of rows[row * stride + column]: the means, and if `std` has room the deviations.
 
-    numbers[0], [1], [2]: the squares of all deviations from the means, the means' squares, the largest mean. WIDE
-    columns are gone through twice while they are in the cache, so nothing is lost to a large common offset.
+    Pieces first, ..., last - 1 of them, which lie between the bounds. Of each piece, numbers[piece, 0], [1], [2]: the
+    squares of all deviations from the means, the means' squares, the largest mean. WIDE columns are gone through twice
+    while they are in the cache, so nothing is lost to a large common offset.
     """
+    for piece in range(first, last):
+        _piece(rows, n, stride, bounds[piece], bounds[piece + 1], mean, std, numbers[piece])
+
+
+@helper
+def _piece(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, numbers: Any) -> None:
     whole = end - (end - begin) % WIDE
     _moments(rows, n, stride, begin, whole, mean, std, begin, numbers)
     if whole == end:
@@ -193,13 +202,23 @@ def _exact_squares(rows: Any, at: int, d: int) -> float:
 
 @kernel
 def products(
+    addresses: Any, subtracted: Any, like: Any, bounds: Any, first: int, last: int, pairs: Any, norms: Any, dots: Any,
+    most: Any,
+) -> None:  # fmt: skip
+    """In pieces first, ..., last - 1 of some vectors: squared norms, inner products of the pairs, largest magnitudes.
+
+    The pieces lie between the bounds, and each has a row of results. The vectors are given by their addresses, and by
+    an array of their type. From each of them another may be subtracted first (0: none), in float64.
+    """
+    for piece in range(first, last):
+        begin, end = bounds[piece], bounds[piece + 1]
+        _products(addresses, subtracted, like, begin, end, pairs, norms[piece], dots[piece], most[piece])
+
+
+@helper
+def _products(
     addresses: Any, subtracted: Any, like: Any, begin: int, end: int, pairs: Any, norms: Any, dots: Any, most: Any
 ) -> None:
-    """In elements begin, ..., end - 1 of some vectors: squared norms, inner products of the pairs, largest magnitudes.
-
-    The vectors are given by their addresses, and by an array of their type. From each of them another may be
-    subtracted first (0: none), in float64.
-    """
     squares, tops = np.zeros(addresses.size * WIDE), np.zeros(addresses.size * WIDE)
     sums = np.zeros(pairs.shape[0] * WIDE)
     block = np.zeros(addresses.size * WIDTH)

@@ -40,8 +40,15 @@ def tiles(n: int) -> Any:
 
 
 @kernel
-def squares(rows: Any, n: int, stride: int, begin: int, end: int, tiles: Any, table: Any) -> None:
-    """Sums of squares over columns begin, ..., end - 1 of rows[row * stride + column], to table[i * n + j], i < j."""
+def squares(rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, tiles: Any, tables: Any) -> None:
+    """Sums of squares over the columns of rows[row * stride + column], to tables[piece, i * n + j], i < j: over each
+    of the pieces first, ..., last - 1, which lie between the bounds."""
+    for piece in range(first, last):
+        _squares(rows, n, stride, bounds[piece], bounds[piece + 1], tiles, tables[piece])
+
+
+@helper
+def _squares(rows: Any, n: int, stride: int, begin: int, end: int, tiles: Any, table: Any) -> None:
     sums = np.zeros(tiles.shape[0] * _PAIRS * _LANES)
     for start in range(begin, end, WIDTH):
         source, at, step = rows, start, stride
@@ -80,8 +87,14 @@ def copies_at_the_end(words: Any, n: int, stride: int, d: int) -> int:
 
 
 @kernel
-def exact_squares(rows: Any, n: int, stride: int, begin: int, end: int, pairs: Any, totals: Any) -> None:
+def exact_squares(rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, pairs: Any, totals: Any) -> None:
     """The same for some pairs (i, j) of float32 rows, all in float64, where no float overflows or vanishes."""
+    for piece in range(first, last):
+        _exact_squares(rows, n, stride, bounds[piece], bounds[piece + 1], pairs, totals[piece])
+
+
+@helper
+def _exact_squares(rows: Any, n: int, stride: int, begin: int, end: int, pairs: Any, totals: Any) -> None:
     sums = np.zeros(pairs.shape[0] * _LANES)
     block = np.zeros(n * WIDTH)
     for start in range(begin, end, WIDTH):
