@@ -66,12 +66,12 @@ def _squares(rows: Tensor, bounds: Bounds) -> Table:
     """All squared distances."""
     from gyroscope.kernels.compiled import pairwise
 
-    n = rows.shape[0]
-    table = _gather(pairwise.squares, rows, bounds, _tiles(n), n * n).reshape(n, n)
-    table += table.T
-    if rows.dtype == torch.float32:
-        _repair(table, rows, bounds)
-    table[np.isnan(table)] = np.inf
+    n, d = rows.shape
+    table, single = np.empty((n, n)), rows.dtype == torch.float32
+    if pairwise.added_up(_by_piece(pairwise.squares, rows, bounds, _tiles(n), n * n), _SMALL * d * single, table):
+        if single:
+            _repair(table, rows, bounds)
+        table[np.isnan(table)] = np.inf
     return table
 
 
@@ -83,8 +83,6 @@ def _repair(table: Table, rows: Tensor, bounds: Bounds) -> None:
     off = ~np.eye(n, dtype=bool)
     large = ~np.isfinite(table) & off
     small = (table < _SMALL * d) & off
-    if not large.any() and not small.any():
-        return
     # A row that is far from all others may itself not be finite; one that is near to another surely is.
     lost = np.array([bool(n > 1 and large[i][off[i]].all() and not _is_finite(rows[i])) for i in range(n)])
     table[lost[:, None] & off | lost & off] = np.inf
@@ -99,14 +97,14 @@ def _repair(table: Table, rows: Tensor, bounds: Bounds) -> None:
     pairs = [(i, j) for i, j in pairs if i != j]
     if pairs:
         left, right = np.array(pairs).T
-        table[left, right] = table[right, left] = _gather(
+        table[left, right] = table[right, left] = _by_piece(
             pairwise.exact_squares, rows, bounds, np.array(pairs, dtype=np.int64), len(pairs)
-        )
+        ).sum(axis=0)
     table[:] = table[np.ix_(first, first)]
 
 
-def _gather(kernel: Callable[..., None], rows: Tensor, bounds: Bounds, which: Any, size: int) -> Table:
-    """The sum over pieces of the columns of what a kernel computes for each."""
+def _by_piece(kernel: Callable[..., None], rows: Tensor, bounds: Bounds, which: Any, size: int) -> Table:
+    """What a kernel computes for each piece of the columns, one row per piece."""
     n = rows.shape[0]
     totals = np.zeros((len(bounds) - 1, size))
     matrix, stride = memory.flat(rows), rows.stride(0)
@@ -115,7 +113,7 @@ def _gather(kernel: Callable[..., None], rows: Tensor, bounds: Bounds, which: An
         kernel(matrix, n, stride, bounds, begin, end, which, totals)
 
     threads.spread(work, len(totals))
-    return np.asarray(totals.sum(axis=0))
+    return totals
 
 
 def _is_finite(row: Tensor) -> bool:

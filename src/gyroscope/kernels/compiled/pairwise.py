@@ -70,6 +70,22 @@ def _squares(rows: Any, n: int, stride: int, begin: int, end: int, tiles: Any, t
 
 
 @kernel
+def added_up(tables: Any, small: float, table: Any) -> bool:
+    """The sum of what `squares` found in all pieces, for every pair in either order, in an (n, n) table with zeros on
+    its diagonal. Whether some of it must be looked at again: what is not finite, or smaller than `small`."""
+    n, strange = table.shape[0], False
+    for i in range(n):
+        table[i, i] = 0.0
+        for j in range(i + 1, n):
+            total = 0.0
+            for piece in range(tables.shape[0]):
+                total += tables[piece, i * n + j]
+            table[i, j] = table[j, i] = total
+            strange |= not small <= total < np.inf
+    return strange
+
+
+@kernel
 def copies_at_the_end(words: Any, n: int, stride: int, d: int) -> int:
     """How many of the last of n rows, given as whole numbers, are the same as the last one, itself included."""
     last = (n - 1) * stride
