@@ -87,11 +87,12 @@ def test_an_error_in_a_piece_reaches_the_caller() -> None:
 
 
 @pytest.mark.usefixtures("source", "two_threads")
-def test_each_piece_is_worked_on_once() -> None:
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 40])
+def test_each_piece_is_worked_on_once(count: int) -> None:
     done: list[int] = []
     for repetition in range(1, 51):
-        threads.spread(lambda begin, end: done.extend(range(begin, end)), 40)
-        assert sorted(done) == sorted(repetition * list(range(40)))
+        threads.spread(lambda begin, end: done.extend(range(begin, end)), count)
+        assert sorted(done) == sorted(repetition * list(range(count)))
 
 
 @pytest.mark.usefixtures("source", "two_threads")

@@ -27,6 +27,9 @@ import torch
 _PIECE = 1 << 18
 """Matrix elements that are worth a piece of their own: some 100 microseconds of work, and ten to hand it out."""
 
+_SHARES = 4
+"""Into which each thread's work is divided: who is done first, because another program slows the others, takes more."""
+
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 _forked = False
@@ -44,19 +47,20 @@ def pieces(n: int, d: int, multiple: int, most: int = 256) -> Any:
 
 
 def spread(work: Callable[[int, int], object], count: int) -> None:
-    """Call work(begin, end) for ranges that together are 0, ..., count - 1: all at once if the calling thread is the
-    only one, for every call costs some microseconds; else one by one, on it and on others beside it."""
+    """Call work(begin, end) for ranges that together are 0, ..., count - 1, on the calling thread and on others beside
+    it. Every call costs some microseconds: a thread by itself gets all at once, else each gets some _SHARES."""
     threads = min(torch.get_num_threads(), count)
     if threads == 1:
         work(0, count)
         return
-    numbers = itertools.count()  # its next() is atomic, so each thread takes the next piece when it is done with one
+    step = -(-count // (threads * _SHARES))
+    numbers = itertools.count(0, step)  # its next() is atomic, so each thread takes what is next when it is done
     failures: list[BaseException] = []
 
     def share() -> None:
         try:
             while not failures and (number := next(numbers)) < count:
-                work(number, number + 1)
+                work(number, min(number + step, count))
         except BaseException as failure:  # raised again in the calling thread
             failures.append(failure)
 
