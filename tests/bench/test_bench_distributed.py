@@ -11,6 +11,7 @@ import torch
 from gyroscope import cli
 from gyroscope.bench import ranks, rules, served
 from gyroscope.bench.puppets import row_of
+from gyroscope.clock import Stopwatch
 
 
 def test_shapes_are_those_of_the_papers_models() -> None:
@@ -36,6 +37,20 @@ def test_the_bare_transfer_brings_everyones_row(monkeypatch: pytest.MonkeyPatch)
             assert torch.equal(bare.rows, torch.stack([row_of(0, 10), row_of(1, 10)]))
 
 
+def test_a_pass_is_the_mean_of_what_was_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    beside = served._Beside(lambda: done.append("transfer"), 4, 0.0, Stopwatch(), 3)  # type: ignore[arg-type]
+    beside.settled = lambda: done.append("rows have come")
+    monkeypatch.setattr(served, "_WARM_UP", 1)
+    for _ in range(6):
+        done.append("round")
+        beside.step({})
+    one = ["round"] * 3 + ["rows have come"] + ["transfer"] * 3
+    assert done == one + one
+    assert {name: len(values) for name, values in beside.seconds.items()} == dict.fromkeys(beside.seconds, 1)
+    assert all(0 < values[0] < 1 for values in beside.seconds.values())
+
+
 def test_the_command_measures_server_and_optimizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -49,6 +64,8 @@ def test_the_command_measures_server_and_optimizer(
         table = {row["what"]: row for row in csv.DictReader(file)}
     promised = table["the server's round / the bare transfer + the rule (median)"]
     assert float(promised["limit"]) == 1.5 and float(promised["ours_ms"]) > 0
+    one_by_one = table["the server's round, one at a time / the bare transfer + the rule (median)"]
+    assert one_by_one["limit"] == "" and float(one_by_one["ours_ms"]) > 0
     for rule, _ in ranks.RULES:
         assert float(table[f"RobustSGD, {rule} / DistributedDataParallel + SGD"]["value"]) > 0
     assert "parameter server, 3 workers, d = 40" in (tmp_path / "profile.txt").read_text()

@@ -28,14 +28,20 @@ from gyroscope.tasks import Task
 WORKERS = 4
 RULE, TOLERATED = "median", 1
 LIMIT = 1.5
+TOGETHER = 10
+"""Rounds, transfers and applications of the rule in a pass. Back to back, as in a run: the server takes rows in while
+others are on their way, and a transfer that waits for the scheduler (with more processes than cores, every third does)
+counts with those that do not."""
 _WARM_UP = 5
-_LEAST, _MOST = 20, 1000
+_LEAST, _MOST = 10, 2000
 _TERMS = Terms(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
 
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
 
 
-def measure(d: int, budget: float, told: Told | None = None, measure_every: int = 1) -> tuple[list[Line], Stopwatch]:
+def measure(
+    d: int, budget: float, told: Told | None = None, measure_every: int = 1, together: int = TOGETHER
+) -> tuple[list[Line], Stopwatch]:
     """A real server and real worker processes, whose gradients are ready before they are asked for.
 
     So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
@@ -46,17 +52,19 @@ def measure(d: int, budget: float, told: Told | None = None, measure_every: int 
         told(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
     clock, threads = Stopwatch(), torch.get_num_threads()
     with _bare_transfer(d) as bare, tempfile.TemporaryDirectory() as folder:
-        beside = _Beside(bare, d, budget, clock)
+        beside = _Beside(bare, d, budget, clock, together)
         _serve(d, Path(folder) / "run", beside, clock, measure_every)
     torch.set_num_threads(threads)
     passes = Passes(beside.seconds)
     needed = Passes({**passes.seconds, "both": [sum(pair) for pair in zip(*_parts(passes), strict=True)]})
     times = (passes.middle(ROUND), passes.middle(BARE))
     name = ROUND if measure_every == 1 else f"{ROUND}, measured every {measure_every}th"
+    if together == 1:
+        name += ", one at a time"
     lines = [
         line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
         line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
-             times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
+             times=(times[0], needed.middle("both")), limit=LIMIT if name == ROUND else None),
     ]  # fmt: skip
     return lines, clock
 
@@ -117,38 +125,40 @@ class _Bare:
 
 
 class _Beside(Silent):
-    """Told of every round, it times the bare transfer and the rule in turn with the rounds."""
+    """Told of every round, it times the bare transfer and the rule in turn with the rounds, some `together`."""
 
-    def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch) -> None:
-        self.bare, self.clock = bare, clock
+    def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch, together: int) -> None:
+        self.bare, self.clock, self.together = bare, clock, together
         self.rule = rules.parse(RULE)
         self.rows = torch.stack([puppets.row_of(number, d) for number in range(WORKERS)])
         self.seconds: dict[str, list[float]] = {ROUND: [], BARE: [], THE_RULE: []}
-        self.told, self.budget = 0, budget
+        self.rounds, self.passes, self.budget = 0, 0, budget
         self.settled: Timed = lambda: None
-        self.begun = self.end_of_round = time.perf_counter()
+        self.begun = self.end_of_pass = time.perf_counter()
 
     def step(self, row: dict[str, Number]) -> None:
+        self.rounds += 1
+        if self.rounds % self.together:
+            return
         self.settled()
-        now = time.perf_counter()
-        times = {ROUND: now - self.end_of_round, BARE: _seconds(self.bare)}
-        times[THE_RULE] = _seconds(lambda: self.rule(self.rows, TOLERATED))
-        self.told += 1
-        if self.told > _WARM_UP:
+        times = {ROUND: (time.perf_counter() - self.end_of_pass) / self.together, BARE: self._seconds(self.bare)}
+        times[THE_RULE] = self._seconds(lambda: self.rule(self.rows, TOLERATED))
+        self.passes += 1
+        if self.passes > _WARM_UP:
             for name, value in times.items():
                 self.seconds[name].append(value)
-        elif self.told == _WARM_UP:
+        elif self.passes == _WARM_UP:
             self.begun = time.perf_counter()
             self.clock.reset()
         self.clock.start()
-        self.end_of_round = time.perf_counter()
+        self.end_of_pass = time.perf_counter()
+
+    def _seconds(self, thing: Timed) -> float:
+        begin = time.perf_counter()
+        for _ in range(self.together):
+            thing()
+        return (time.perf_counter() - begin) / self.together
 
     def enough(self) -> bool:
         done = len(self.seconds[ROUND])
-        return done >= _MOST or (done >= _LEAST and time.perf_counter() - self.begun > self.budget)
-
-
-def _seconds(thing: Timed) -> float:
-    begin = time.perf_counter()
-    thing()
-    return time.perf_counter() - begin
+        return done * self.together >= _MOST or (done >= _LEAST and time.perf_counter() - self.begun > self.budget)

@@ -119,9 +119,9 @@ def _distributed(seconds: float, told: Any, profiles: list[str]) -> Iterable[Lin
     from gyroscope.bench import ranks, rules, served
 
     for d in dict.fromkeys(d for _, d in (rules.SMALL, rules.LARGE)):
-        for measure_every in (1, 10):
-            lines, clock = served.measure(d, seconds / 2, told, measure_every)
-            if measure_every == 1:
+        for measure_every, together in ((1, served.TOGETHER), (10, served.TOGETHER), (1, 1)):
+            lines, clock = served.measure(d, seconds / 2, told, measure_every, together)
+            if measure_every == 1 and together > 1:
                 profiles.append(f"parameter server, {served.WORKERS} workers, d = {d:,}\n{clock}")
             yield from lines
         yield from ranks.measure(d, seconds / 2, told)

@@ -303,18 +303,17 @@ class LinkedWorkers:
 
         A row of this round is copied into the matrix at once, while others are still on their way.
         """
-        row = each.answers[event["slot"]].values[: self._dimension]
+        values = each.answers[event["slot"]].values
+        alone = values.numel() == self._dimension  # or the momentum comes behind the row
+        row, memory = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
         if event["step"] == self._asked:
-            self._rows[each.worker] = self._into[each.worker]
-            sound = copy_finite(row, self._into[each.worker])
+            target = self._rows[each.worker] = self._into[each.worker]
+            sound = copy_finite(row, target)
             if sound:
                 self._sound.add(each.worker)
         else:
             sound = bool(all_finite(row))
         if self.accumulates:
-            values = each.answers[event["slot"]].values
-            memory = values[-self._dimension :]
-            alone = len(values) == len(memory)
             if sound if alone else bool(all_finite(memory)):  # a worker that starts anew shall not start from NaN
                 each.remember(int(event["step"]), memory)
             else:
