@@ -102,8 +102,8 @@ def reads_in_place(picked: Picked, layers: Sequence[nn.Linear]) -> bool:
     """Whether `linear` by the first of these layers, and `gradient_rows` of all of them, would read picked samples
     where they lie. Else it is better to take them out once, for both."""
     return (
-        picked.source.dim() == 2
-        and picked.index.is_cpu
+        picked.index.is_cpu
+        and picked.index.dtype == torch.int64
         and _goes_into(picked.source, layers[0].in_features, layers[0].weight.dtype)
         and all(_is_layer(layer.weight, layer.bias) for layer in layers)
     )

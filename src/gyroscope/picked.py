@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # tensors are not equal or unequal as a whole
 class Picked:
     """source[index[...]], as one would write it."""
 
@@ -26,7 +25,7 @@ class Picked:
 
     def taken(self) -> Tensor:
         """All of it in memory of its own, in the shape of the index."""
-        return torch.unflatten(self.source.index_select(0, self.index.flatten()), 0, self.index.shape)
+        return self.source.index_select(0, self.index.flatten()).view(*self.index.shape, *self.source.shape[1:])
 
     def as_rows(self) -> Picked:
         """The same of a source that is a matrix: one row per sample."""

@@ -167,7 +167,7 @@ class HonestWorkers:
             indices = deal(self.seed, step, workers, len(self.data), self.batch)
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
-        indices = indices.to(self.parameters.device)
+        indices = indices.to(self.parameters.device, torch.int64)  # shards may be of narrower numbers
         inputs, targets = Picked(self.data.inputs, indices), Picked(self.data.targets, indices).taken()
         if self.data.prepare is None:
             return inputs, targets
@@ -283,9 +283,11 @@ class Together:
     def _flattened(self, inputs: Inputs) -> Tensor | Picked:
         """One row per sample, as the chain's leading module makes them."""
         if isinstance(inputs, Picked):
-            rows = inputs.as_rows()
-            if self.linear[:1] == self.modules[1:2] and dense.reads_in_place(rows, self.linear):
-                return rows
+            # (Of what is not contiguous, rows would be a copy of all the data.)
+            if self.linear[:1] == self.modules[1:2] and inputs.source.is_contiguous():
+                rows = inputs.as_rows()
+                if dense.reads_in_place(rows, self.linear):
+                    return rows
             inputs = inputs.taken()
         samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         return samples.flatten(0, 1).flatten(1)

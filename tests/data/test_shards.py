@@ -233,6 +233,15 @@ def test_a_row_is_the_gradient_of_samples_of_the_own_shard() -> None:
             assert set(drawn.tolist()) <= set(targets[workers.shards[worker]].tolist())
 
 
+@pytest.mark.parametrize("batches", ["independent", "pass"])
+def test_shards_of_narrower_numbers_are_as_good(batches: str) -> None:
+    """A sharding of somebody else's may give them."""
+    workers, narrow = workers_of(batches=batches), workers_of(batches=batches)
+    assert narrow.shards is not None
+    narrow.shards = [shard.to(torch.int32) for shard in narrow.shards]
+    assert torch.equal(workers.sample(3)[1], narrow.sample(3)[1])
+
+
 def test_who_lies_changes_nobody_s_shard() -> None:
     """And so the batches of the honest workers are the same as if nobody lied."""
     honest, attacked = workers_of(), workers_of(attack="little", byzantine=3)

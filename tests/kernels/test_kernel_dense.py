@@ -118,23 +118,39 @@ def test_what_is_picked_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
                 dense.linear(picked, weight, None)
             with pytest.raises(IndexError):
                 dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
-        for shape in ((2, 1), (1, 3), (2,)):
-            picked = Picked(source, torch.zeros(shape, dtype=torch.int64))
+        for shape, of in (((2, 1), source), ((1, 3), source), ((2,), source), ((1, 2), source[:, 0]),
+                          ((1, 2), source[:, None])):  # fmt: skip
+            picked = Picked(of, torch.zeros(shape, dtype=torch.int64))
             with pytest.raises(ValueError, match="must"):
                 dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
-    with pytest.raises(ValueError, match=r"torch\.int64"):
-        kernels.linear(Picked(source, torch.tensor([0], dtype=torch.int32)), kernels.Layer(weight, None))
+        nobody = Picked(source, torch.zeros(0, dtype=torch.int64))
+        assert dense.linear(nobody, weight, None).shape == (0, 3)
+    for of, index in ((source, torch.zeros(1, dtype=torch.int32)), (source[:, 0], torch.zeros(1).long()),
+                      (source[:, None], torch.zeros(1).long())):  # fmt: skip
+        with pytest.raises(ValueError, match="must be picked"):
+            kernels.linear(Picked(of, index), kernels.Layer(weight, None))
+
+
+def test_picked_is_what_an_index_gives() -> None:
+    source, index = torch.randn(7, 2, 3), torch.tensor([[6, 0], [1, 1]])
+    for which in (index, index[0], index[0, 0], index[:0]):
+        assert torch.equal(Picked(source, which).taken(), source[which])
+    assert torch.equal(Picked(source, index)[1], source[index[1]]) and len(Picked(source, index)) == 2
+    assert torch.equal(Picked(source, index).as_rows().taken(), source[index].flatten(2))
 
 
 def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
     slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
-    layer = kernels.Gradient(slopes, inputs.view(9, 100, 784), True)
+    order = torch.randperm(900, generator=torch.Generator().manual_seed(4))
+    picked = Picked(inputs[order.argsort()], order.view(9, 100))
+    assert torch.equal(picked.taken().flatten(0, 1), inputs)
+    layer = kernels.Gradient(slopes, picked, True)
     threads, results = torch.get_num_threads(), []
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            results.append(kernels.linear(inputs, kernels.Layer(weight, None)))
+            results.append(kernels.linear(picked, kernels.Layer(weight, None)))
             kernels.gradient_rows([layer], inputs.flatten()[:78_500], 3.0, into[number - 1])
     finally:
         torch.set_num_threads(threads)
@@ -210,9 +226,12 @@ def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPat
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (inputs, targets),
         (inputs, targets), loss=nn.functional.cross_entropy,
     )  # fmt: skip
+    taken = Picked.taken
+    monkeypatch.setattr(Picked, "taken", lambda self: (calls.append(str(self.source.dtype)), taken(self))[1])
     gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
     # A step: the first layer's outputs, all layers' gradients. Two evaluations: both layers' outputs.
     assert calls.count("linear") == 1 + 2 * 2 and calls.count("gradient_rows") == 1
+    assert calls.count("torch.int64") == 1 and "torch.float32" not in calls  # samples are read where they lie
 
 
 def test_what_changes_a_layer_from_outside_is_respected() -> None:

@@ -87,7 +87,7 @@ def test_an_error_in_a_piece_reaches_the_caller() -> None:
 
 
 @pytest.mark.usefixtures("source", "two_threads")
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 40])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 8, 9, 40])
 def test_each_piece_is_worked_on_once(count: int) -> None:
     done: list[int] = []
     for repetition in range(1, 51):

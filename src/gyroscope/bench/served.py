@@ -64,7 +64,7 @@ def measure(
     lines = [
         line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
         line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
-             times=(times[0], needed.middle("both")), limit=LIMIT if name == ROUND else None),
+             times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
     ]  # fmt: skip
     return lines, clock
 

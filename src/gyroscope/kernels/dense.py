@@ -37,9 +37,11 @@ def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
     from gyroscope.kernels.compiled import dense
 
     rows, index = _parts(inputs)
-    samples, n = rows.shape if index is None else (index.numel(), rows.shape[-1])
-    if rows.dim() != 2 or n != layer.n or rows.dtype != layer.dtype:
-        raise ValueError(f"the layer takes {layer.n} values of {layer.dtype}, not {n} of {rows.dtype}")
+    if rows.dim() != 2 or rows.shape[1] != layer.n or rows.dtype != layer.dtype:
+        raise ValueError(
+            f"the layer takes (samples, {layer.n}) values of {layer.dtype}, not {tuple(rows.shape)} of {rows.dtype}"
+        )
+    samples = len(rows) if index is None else index.numel()
     out = rows.new_empty(samples, layer.m)
     bounds = threads.pieces(layer.n, samples, dense.ROWS)
     picked = _NONE if index is None else memory.flat(index)
@@ -78,7 +80,7 @@ def check_rows(layers: Sequence[Gradient], shift: Tensor | None, out: Tensor) ->
     kinds = {_kind(each) for layer in layers for each in (layer.slopes, layer.given)}
     samples = max((layer.slopes.shape[1] for layer in layers), default=0)
     width = sum(layer.size for layer in layers)
-    if samples == 0 or kinds != {(len(out), samples, out.dtype)} or out.shape[1:] != (width,):
+    if samples == 0 or kinds != {(len(out), samples, 3, out.dtype)} or out.shape[1:] != (width,):
         raise ValueError("the layers' slopes and what they were given must fit the rows, and be of one type")
     if shift is not None and (shift.shape != out.shape[1:] or shift.dtype != out.dtype):
         raise ValueError("the shift must be a vector as long as the rows, and of their type")
@@ -97,7 +99,12 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     given, indices = zip(*(_parts(layer.given) for layer in layers), strict=True)
     rows = memory.flat(out)
     addresses: tuple[Any, Any, Any] = _addresses(slopes), _addresses(given), _addresses(indices)
-    shapes = np.array([(layer.slopes.shape[2], layer.n, layer.has_bias) for layer in layers])
+    shapes = np.array(
+        [
+            (layer.slopes.shape[2], layer.n, layer.has_bias, values.numel())
+            for layer, values in zip(layers, given, strict=True)
+        ]
+    )
     vector = rows[:0] if shift is None else memory.flat(shift.contiguous())
     bounds = threads.pieces(max(d, *(b * layer.n for layer in layers)), h, 1)
     like, stride = rows[:0], out.stride(0)
@@ -113,10 +120,11 @@ _NONE = np.empty(0, np.int64)
 
 
 def _kind(values: Tensor | Picked) -> tuple[Any, ...]:
-    """The workers, their samples, and the type of (h, b, n) values."""
+    """The workers, their samples, the number of dimensions, and the type of (h, b, n) values."""
     if isinstance(values, Picked):
-        return *values.index.shape, values.source.dtype
-    return *values.shape[:2], values.dtype
+        shape = *values.index.shape, *values.source.shape[1:]
+        return *shape[:2], len(shape), values.source.dtype
+    return *values.shape[:2], values.dim(), values.dtype
 
 
 def _parts(values: Tensor | Picked) -> tuple[Tensor, Tensor | None]:
@@ -124,8 +132,10 @@ def _parts(values: Tensor | Picked) -> tuple[Tensor, Tensor | None]:
     if not isinstance(values, Picked):
         return values.contiguous(), None
     rows, index = values.source.contiguous(), values.index.contiguous()
+    if rows.dim() != 2:
+        raise ValueError(f"rows must be picked from a matrix, not from values of the shape {tuple(rows.shape)}")
     if index.dtype != torch.int64 or not index.is_cpu:
-        raise ValueError(f"rows are picked by numbers of type torch.int64 on the CPU, not {index.dtype}")
+        raise ValueError(f"rows must be picked by torch.int64 on the CPU, not by {index.dtype} on {index.device}")
     numbers = memory.flat(index)
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(rows):
         raise IndexError(f"rows {numbers.min()} to {numbers.max()} are picked, and there are {len(rows)}")

@@ -50,7 +50,7 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
     """Call work(begin, end) for ranges that together are 0, ..., count - 1, on the calling thread and on others beside
     it. Every call costs some microseconds: a thread by itself gets all at once, else each gets some _SHARES."""
     threads = min(torch.get_num_threads(), count)
-    if threads == 1:
+    if threads <= 1:
         work(0, count)
         return
     step = -(-count // (threads * _SHARES))

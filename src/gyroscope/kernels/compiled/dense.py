@@ -46,8 +46,8 @@ def rows_by_worker(
     then the shift and the limit, while the row is in the cache (see `shift_and_clip_row`).
 
     slopes, given: for each layer the addresses of (workers * b, m) and (workers * b, n) values of the type of `like`;
-    picked: 0, or the address of workers * b whole numbers: which row of `given` is meant; shapes: (layers, 3), with m,
-    n and whether there is a bias.
+    picked: 0, or the address of workers * b whole numbers: which of any number of rows of `given` is meant; shapes:
+    (layers, 4), with m, n, whether there is a bias, and how many values are given.
     """
     places = np.empty(b, np.int64)
     for worker in range(begin, end):
@@ -55,7 +55,7 @@ def rows_by_worker(
         for layer in range(shapes.shape[0]):
             m, n = shapes[layer, 0], shapes[layer, 1]
             left = numba.carray(pointer(slopes[layer] + first * m * like.itemsize), (b * m,), like.dtype)
-            right = numba.carray(pointer(given[layer]), (1,), like.dtype)
+            right = numba.carray(pointer(given[layer]), (shapes[layer, 3],), like.dtype)
             index = numba.carray(pointer(picked[layer]), (first + b,), np.int64)
             for sample in range(b):
                 places[sample] = n * (index[first + sample] if picked[layer] else first + sample)
