@@ -2,8 +2,8 @@
 
 On processors with vectors of 32 bytes (AVX2) the kernels are faster than the library behind torch where a layer is not
 too large; for others torch's own products are taken (for gradients, if one layer is too large, for all of them). The
-layers' shapes alone decide, never the number of samples or of threads: a worker by itself computes to the last bit
-what it does among all.
+layers' shapes alone decide, never the number of samples or of threads: what is computed by kernels, a worker by itself
+computes to the last bit as it does among all.
 """
 
 from __future__ import annotations
@@ -29,6 +29,31 @@ def linear(inputs: Tensor | Picked, weight: Tensor, bias: Tensor | None) -> Tens
     if _is_layer(weight, bias) and _goes_into(_source(inputs), weight.shape[1], weight.dtype):
         return kernels.linear(inputs, kernels.Layer(weight, bias))
     return F.linear(_taken(inputs).flatten(0, -2), weight, bias)
+
+
+def classify(
+    inputs: Tensor | Picked, first: nn.Linear, last: nn.Linear, targets: Tensor, shares: Tensor
+) -> kernels.Classified | None:
+    """`kernels.classify` by these two layers; None where the kernels cannot, or where torch shall say what is wrong."""
+    (weight, bias), (last_weight, last_bias) = constants(first), constants(last)
+    if (
+        _is_layer(weight, bias)
+        and _is_layer(last_weight, last_bias)
+        and last_weight.shape[1] == weight.shape[0]
+        and last_weight.dtype == weight.dtype
+        and _goes_into(_source(inputs), weight.shape[1], weight.dtype)
+        and targets.is_cpu
+        and targets.dtype == torch.int64
+        and kernels.targets_fit(targets, last_weight.shape[0])
+    ):
+        layer = kernels.Layer(weight, bias)
+        return kernels.classify(inputs, layer, last_weight, last_bias, targets, shares.to(weight.dtype))
+    return None
+
+
+def constants(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
+    """Its weights and bias, as numbers."""
+    return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
 
 def gradient_rows(layers: Sequence[kernels.Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:

@@ -230,13 +230,20 @@ class OneByOne:
         return torch.stack(losses)
 
 
-def _counted(targets: Tensor) -> Tensor | int:
+def _counted(targets: Tensor) -> Tensor:
     """How many samples of each worker's batch the mean is taken over: torch leaves out those marked -100."""
-    return targets.shape[1] if targets.is_floating_point() else (targets != _IGNORED).sum(dim=1)
+    if targets.is_floating_point():  # shares of all classes
+        return torch.full(targets.shape[:1], targets.shape[1], device=targets.device)
+    return (targets != _IGNORED).sum(dim=1)
+
+
+_Passed = tuple[Sequence[Tensor | Picked], Sequence[Tensor], Tensor]
+"""What each linear layer was given, how the sum of the workers' losses changes with what it made of it, both with a row
+per sample; and each sample's loss."""
 
 
 class Together:
-    """All workers at once, for a chain of linear layers and element-wise functions.
+    """All workers at once, for a chain of linear layers and element-wise functions, by kernels where it is a usual one.
 
     The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
     only the last step, the layers' weight gradients, differs by worker.
@@ -246,29 +253,15 @@ class Together:
         self.modules = modules
         self.linear = [module for module in modules if isinstance(module, nn.Linear)]
         self.loss = loss
+        end = [nn.LogSoftmax] if loss is F.nll_loss else []
+        self.usual = [type(module) for module in modules] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, *end]
+        """A classifier with one hidden layer, as the paper's: there is a kernel for all of it."""
 
     def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
         h, b = targets.shape[:2]
-        into: list[Tensor | Picked] = []  # what each linear layer is given, one row per sample
-        from_: list[Tensor] = []  # what it makes of it, where the loss is differentiated
-        values = self._flattened(inputs)
-        with torch.enable_grad():
-            for module in self.modules[1:]:
-                if isinstance(module, nn.Linear):
-                    weight = module.weight.detach()
-                    bias = None if module.bias is None else module.bias.detach()
-                    if isinstance(values, Tensor) and values.requires_grad:
-                        into.append(values.detach())
-                        values = F.linear(values, weight, bias)
-                    else:
-                        into.append(values)
-                        values = dense.linear(values, weight, bias).requires_grad_()
-                    from_.append(values)
-                else:
-                    values = module(values)
-            each = self.loss(values, targets.flatten(0, 1), reduction="none").view(h, b)  # type: ignore[call-arg, arg-type]
-            losses = each.sum(dim=1) / _counted(targets)
-            slopes = torch.autograd.grad(losses.sum(), from_)
+        samples, flat, counted = self._flattened(inputs), targets.flatten(0, 1), _counted(targets)
+        passed = self._classify(samples, flat, counted) if self.usual else None
+        into, slopes, each = passed or self._differentiate(samples, flat, counted)
         layers = [
             kernels.Gradient(
                 slope.view(h, b, -1),
@@ -278,7 +271,32 @@ class Together:
             for layer, given, slope in zip(self.linear, into, slopes, strict=True)
         ]
         dense.gradient_rows(layers, *terms, out)
-        return losses.detach()
+        return each.view(h, b).sum(dim=1) / counted
+
+    def _classify(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed | None:
+        found = dense.classify(samples, self.linear[0], self.linear[1], targets, counted.reciprocal())
+        return found and ([samples, found.hidden], [found.hidden_slopes, found.slopes], found.losses)
+
+    def _differentiate(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed:
+        into: list[Tensor | Picked] = []
+        from_: list[Tensor] = []  # what each layer makes of it, where the loss is differentiated
+        values = samples
+        with torch.enable_grad():
+            for module in self.modules[1:]:
+                if isinstance(module, nn.Linear):
+                    if isinstance(values, Tensor) and values.requires_grad:
+                        into.append(values.detach())
+                        values = F.linear(values, *dense.constants(module))
+                    else:
+                        into.append(values)
+                        values = dense.linear(values, *dense.constants(module)).requires_grad_()
+                    from_.append(values)
+                else:
+                    values = module(values)
+            each = self.loss(values, targets, reduction="none")  # type: ignore[call-arg, arg-type]
+            means = each.view(len(counted), -1).sum(dim=1) / counted
+            slopes = torch.autograd.grad(means.sum(), from_)
+        return into, slopes, each.detach()
 
     def _flattened(self, inputs: Inputs) -> Tensor | Picked:
         """One row per sample, as the chain's leading module makes them."""

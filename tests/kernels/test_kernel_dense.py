@@ -139,6 +139,108 @@ def test_picked_is_what_an_index_gives() -> None:
     assert torch.equal(Picked(source, index).as_rows().taken(), source[index].flatten(2))
 
 
+def by_autograd(
+    inputs: Tensor, layers: list[tuple[Tensor, Tensor | None]], targets: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Losses, hidden values, and the slopes of both layers' outputs, as torch finds them."""
+    first = torch.nn.functional.linear(inputs, *layers[0]).requires_grad_()
+    hidden = first.relu()
+    last = torch.nn.functional.linear(hidden, *layers[1])
+    losses = torch.nn.functional.cross_entropy(last, targets, reduction="none")
+    weighed = losses.view(len(shares), -1).sum(dim=1) * shares
+    slopes = torch.autograd.grad(weighed.sum(), (first, last))
+    return losses.detach(), hidden.detach(), *slopes
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    h=st.integers(1, 3), b=sizes, n=sizes, m=st.integers(1, 40), c=st.integers(1, 20), seed=seeds, dtype=types,
+    ignored=st.sampled_from((0.0, 0.3, 1.0)), scale=st.sampled_from((1e-3, 1.0, 30.0)), has_bias=st.booleans(),
+)  # fmt: skip
+def test_classify_is_forward_and_backward(
+    h: int, b: int, n: int, m: int, c: int, seed: int, dtype: torch.dtype, ignored: float, scale: float, has_bias: bool
+) -> None:
+    stream = torch.Generator().manual_seed(seed)
+    picked = Picked(fill(17, n, seed, "normal", dtype), torch.randint(17, (h, b), generator=stream))
+    inputs = picked.taken().flatten(0, 1)
+    layers = [
+        (fill(*shape, seed + k, "normal", dtype) * scale, fill(1, shape[0], seed + k + 2, "normal", dtype)[0])
+        for k, shape in enumerate(((m, n), (c, m)), start=1)
+    ]
+    weights = [(weight, bias if has_bias else None) for weight, bias in layers]
+    targets = torch.randint(c, (h * b,), generator=stream)
+    targets[torch.rand(h * b, generator=stream) < ignored] = -100
+    shares = torch.rand(h, generator=stream, dtype=dtype)
+    layer = kernels.Layer(*weights[0])
+    found = kernels.classify(picked, layer, *weights[1], targets, shares)
+    double = [(weight.double(), None if bias is None else bias.double()) for weight, bias in weights]
+    losses, hidden, hidden_slopes, slopes = by_autograd(inputs.double(), double, targets, shares.double())
+    # Errors of the sums, and what exp and the layers make of them.
+    eps, most = torch.finfo(dtype).eps, 1 + float(hidden.abs().max())
+    spread = 8 * eps * (n + m) * most * (1 + float(double[1][0].abs().max()) * m)
+    assert found.losses.dtype == dtype and (found.losses[targets == -100] == 0).all()
+    torch.testing.assert_close(found.losses.double(), losses, rtol=spread, atol=spread)
+    torch.testing.assert_close(found.hidden, kernels.linear(inputs, layer).relu(), rtol=0, atol=0)
+    torch.testing.assert_close(found.slopes.double(), slopes, rtol=spread, atol=spread)
+    alive = (hidden > 0) == (found.hidden > 0)  # what lies on the edge may fall on either side
+    reach = spread * (1 + float(double[1][0].abs().sum()))
+    torch.testing.assert_close(found.hidden_slopes.double()[alive], hidden_slopes[alive], rtol=reach, atol=reach)
+    # To the last bit, whatever is computed beside it.
+    for worker in range(h):
+        own = slice(worker * b, (worker + 1) * b)
+        alone = kernels.classify(inputs[own], layer, *weights[1], targets[own], shares[worker : worker + 1])
+        assert all(torch.equal(one, all_[own]) for one, all_ in zip(alone, found, strict=True))
+
+
+@pytest.mark.parametrize("strange", [torch.inf, -torch.inf, torch.nan, 3e38])
+def test_what_is_not_finite_is_classified_like_torch_does(strange: float) -> None:
+    """A run that has gone astray must look like one, and no sample may disturb another."""
+    torch.manual_seed(1)
+    weights = [(torch.randn(7, 5), torch.randn(7)), (torch.randn(4, 7), torch.randn(4))]
+    targets, shares = torch.randint(4, (30,)), torch.full((3,), 0.1)
+    for where in range(3):
+        inputs, (first, _), (last, bias) = torch.randn(30, 5), *[(w.clone(), b.clone()) for w, b in weights]
+        (inputs, first, last)[where][2, 3] = strange
+        found = kernels.classify(inputs, kernels.Layer(first, weights[0][1]), last, bias, targets, shares)
+        losses, hidden, hidden_slopes, slopes = by_autograd(
+            inputs, [(first, weights[0][1]), (last, bias)], targets, shares
+        )
+        for ours, theirs in zip(found, (losses, hidden, hidden_slopes, slopes), strict=True):
+            assert torch.equal(ours.isnan(), theirs.isnan())
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
+def test_what_cannot_be_classified_is_an_error_or_torchs_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    inputs, shares, targets = torch.randn(6, 5), torch.ones(2), torch.tensor([0, 1, 2, 0, -100, 1])
+    first, last = nn.Linear(5, 4), nn.Linear(4, 3)
+    layer, weight = kernels.Layer(first.weight, first.bias), last.weight.detach()
+    wrong: list[tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]] = [
+        (inputs, weight, None, targets[:5], shares), (inputs, weight, None, targets, torch.ones(4)),
+        (inputs, weight[:, :3], None, targets, shares), (inputs, weight.double(), None, targets, shares),
+        (inputs, weight, None, targets, shares.double()), (inputs, weight, None, targets.int(), shares),
+        (inputs, weight, last.bias.detach().double(), targets, shares), (inputs, weight, None, targets, torch.ones(0)),
+        (inputs[:0], weight, None, targets[:0], shares), (inputs[:, :3], weight, None, targets, shares),
+        *((inputs, weight, None, torch.where(targets == 2, bad, targets), shares) for bad in (3, -1, -99)),
+    ]  # fmt: skip
+    for given_, weight_, bias, targets_, shares_ in wrong:
+        with pytest.raises(ValueError, match=r"must|takes"):
+            kernels.classify(given_, layer, weight_, bias, targets_, shares_)
+    assert dense.classify(inputs, first, last, targets, shares) is not None
+    with kernels.switched_off():
+        assert dense.classify(inputs, first, last, targets, shares) is None
+    for bad in (3, -1):
+        assert dense.classify(inputs, first, last, torch.where(targets == 2, bad, targets), shares) is None
+        task = gy.Task(
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
+            (inputs, torch.full((6,), bad)),
+            (inputs, targets),
+            loss=nn.functional.cross_entropy,
+        )
+        with pytest.raises(IndexError, match="out of bounds"):
+            gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1), task=task)
+
+
 def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
     slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
@@ -218,7 +320,7 @@ def test_rows_that_do_not_fit_their_layers_are_an_error(monkeypatch: pytest.Monk
 def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(dense, "_fast_here", lambda: True)
-    for name in ("linear", "gradient_rows"):
+    for name in ("linear", "classify", "gradient_rows"):
         original = getattr(kernels, name)
         monkeypatch.setattr(kernels, name, lambda *args, n=name, f=original: (calls.append(n), f(*args))[1])
     inputs, targets = torch.randn(20, 6), torch.zeros(20).long()
@@ -229,8 +331,8 @@ def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPat
     taken = Picked.taken
     monkeypatch.setattr(Picked, "taken", lambda self: (calls.append(str(self.source.dtype)), taken(self))[1])
     gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
-    # A step: the first layer's outputs, all layers' gradients. Two evaluations: both layers' outputs.
-    assert calls.count("linear") == 1 + 2 * 2 and calls.count("gradient_rows") == 1
+    # A step: forward and backward, all layers' gradients. Two evaluations: both layers' outputs.
+    assert (calls.count("classify"), calls.count("gradient_rows"), calls.count("linear")) == (1, 1, 2 * 2)
     assert calls.count("torch.int64") == 1 and "torch.float32" not in calls  # samples are read where they lie
 
 

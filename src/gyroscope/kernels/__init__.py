@@ -24,17 +24,28 @@ from torch import Tensor
 
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.copies import copy_finite
-from gyroscope.kernels.dense import Gradient, Layer, check_rows, gradient_rows, linear
+from gyroscope.kernels.dense import (
+    Classified,
+    Gradient,
+    Layer,
+    check_rows,
+    classify,
+    gradient_rows,
+    linear,
+    targets_fit,
+)
 from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
+    "Classified",
     "Gradient",
     "Layer",
     "Moments",
     "Products",
     "Vector",
     "check_rows",
+    "classify",
     "column_moments",
     "copy_finite",
     "distances",
@@ -48,6 +59,7 @@ __all__ = [
     "shift_and_clip",
     "squared_distances",
     "switched_off",
+    "targets_fit",
     "trimmed_mean",
     "usable",
     "warm_up",
@@ -90,6 +102,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     mean_of(rows, [0])
     shift_and_clip(rows, rows[0], 1.0)
     linear(rows, Layer(rows, rows[0, :3]))
+    classify(rows, Layer(rows, None), rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
     gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
     copy_finite(rows[0], rows[1])
 

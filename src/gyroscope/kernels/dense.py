@@ -13,6 +13,8 @@ from torch import Tensor
 from gyroscope.kernels import memory, threads
 from gyroscope.picked import Picked
 
+IGNORED = -100
+"""The target of a sample that does not count, as torch has it."""
 _BYTES = 64
 """Two vectors: what a panel of weights is wide."""
 
@@ -36,15 +38,9 @@ def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
     """(samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     from gyroscope.kernels.compiled import dense
 
-    rows, index = _parts(inputs)
-    if rows.dim() != 2 or rows.shape[1] != layer.n or rows.dtype != layer.dtype:
-        raise ValueError(
-            f"the layer takes (samples, {layer.n}) values of {layer.dtype}, not {tuple(rows.shape)} of {rows.dtype}"
-        )
-    samples = len(rows) if index is None else index.numel()
+    rows, picked, samples = _samples(inputs, layer)
     out = rows.new_empty(samples, layer.m)
     bounds = threads.pieces(layer.n, samples, dense.ROWS)
-    picked = _NONE if index is None else memory.flat(index)
     arrays = memory.flat(rows), picked, *layer.arrays, out.view(-1).numpy()
 
     def work(begin: int, end: int) -> None:
@@ -52,6 +48,58 @@ def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
 
     threads.spread(work, len(bounds) - 1)
     return out
+
+
+class Classified(NamedTuple):
+    """What became of samples."""
+
+    losses: Tensor
+    """(samples,)"""
+    hidden: Tensor
+    """(samples, m): what the last layer was given."""
+    hidden_slopes: Tensor
+    """(samples, m): how the losses, times the shares, change with what the first layer gave."""
+    slopes: Tensor
+    """(samples, c): how they change with what the last layer gave."""
+
+
+def classify(
+    inputs: Tensor | Picked, layer: Layer, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor
+) -> Classified:
+    """The inputs through a linear layer, ReLU, a linear layer with (c, m) weights, and cross entropy with the targets.
+
+    targets: (samples,), from 0 to c - 1, or -100 for samples that do not count. shares: (workers,), by which the losses
+    of a worker's samples, equally many for each, count when they are differentiated.
+    """
+    from gyroscope.kernels.compiled import dense
+
+    rows, picked, samples = _samples(inputs, layer)
+    c, h = len(weight), len(shares)
+    alike = {each.dtype for each in (weight, shares, *([] if bias is None else [bias]))} == {layer.dtype}
+    fit = weight.shape == (c, layer.m) and targets.shape == (samples,) and h > 0 and samples % h == 0
+    if not fit or not alike or targets.dtype != torch.int64 or samples == 0:
+        raise ValueError("inputs, weights, targets and shares must be of fitting shapes and types")
+    if not targets_fit(targets, c):
+        raise ValueError(f"targets must be from 0 to {c - 1}, or {IGNORED}")
+    last, back = Layer(weight, bias), Layer(weight.T, None)
+    losses, slopes = rows.new_empty(samples), rows.new_empty(samples, c)
+    hidden, hidden_slopes = rows.new_empty(samples, layer.m), rows.new_empty(samples, layer.m)
+    given = memory.flat(rows), picked, *layer.arrays, *last.arrays, *back.arrays
+    truth = memory.flat(targets.contiguous()), memory.flat(shares.contiguous())
+    results = memory.flat(hidden), memory.flat(hidden_slopes), memory.flat(slopes), memory.flat(losses)
+    bounds = threads.pieces(layer.n, samples, dense.ROWS)
+
+    def work(begin: int, end: int) -> None:
+        dense.classify(*given, *truth, *results, bounds[begin], bounds[end], layer.n, layer.m, c, IGNORED)
+
+    threads.spread(work, len(bounds) - 1)
+    return Classified(losses, hidden, hidden_slopes, slopes)
+
+
+def targets_fit(targets: Tensor, c: int) -> bool:
+    """Whether all are from 0 to c - 1, or mark samples that do not count."""
+    numbers = memory.flat(targets)
+    return bool(numbers.max() < c and (numbers.min() >= 0 or ((numbers >= 0) | (numbers == IGNORED)).all()))
 
 
 class Gradient(NamedTuple):
@@ -117,6 +165,16 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
 
 
 _NONE = np.empty(0, np.int64)
+
+
+def _samples(inputs: Tensor | Picked, layer: Layer) -> tuple[Tensor, Any, int]:
+    """Inputs of a layer: one row per sample, the numbers of those that are meant, if not all, and how many that is."""
+    rows, index = _parts(inputs)
+    if rows.dim() != 2 or rows.shape[1] != layer.n or rows.dtype != layer.dtype:
+        raise ValueError(
+            f"the layer takes (samples, {layer.n}) values of {layer.dtype}, not {tuple(rows.shape)} of {rows.dtype}"
+        )
+    return rows, *((_NONE, len(rows)) if index is None else (memory.flat(index), index.numel()))
 
 
 def _kind(values: Tensor | Picked) -> tuple[Any, ...]:

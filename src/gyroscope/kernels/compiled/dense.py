@@ -25,6 +25,7 @@ from gyroscope.kernels.compiled.lanes import (
     spread,
     store,
     types,
+    where_positive,
 )
 from gyroscope.kernels.compiled.moments import shift_and_clip_row
 from gyroscope.kernels.compiled.unrolled import loop_over, switch
@@ -117,30 +118,97 @@ def linear(inputs: Any, picked: Any, panels: Any, bias: Any, out: Any, begin: in
     picked: which row of the inputs each sample is, or nothing if they follow one another; panels: the weights of two
     vectors' worth of outputs after the other, each as (n, outputs), filled up with zeros; the bias likewise.
     """
+    for first in range(begin, end, _SAMPLES):
+        _linear(inputs, picked, panels, bias, out, first * m, first, end, n, m)
+
+
+@helper
+def _linear(
+    inputs: Any, picked: Any, panels: Any, bias: Any, out: Any, at: int, first: int, end: int, n: int, m: int
+) -> None:
+    """`linear` for _SAMPLES samples from the first on, or as many as are left; the next ones are asked for. Results are
+    written from out[at] on."""
     width = 2 * count(inputs)
     narrow, places = np.empty(ROWS * width, inputs.dtype), np.empty(2 * _SAMPLES, np.int64)
+    last = min(first + _SAMPLES, end)
+    for number in range(2 * _SAMPLES):
+        sample = min(first + number, end - 1)
+        places[number] = n * (picked[sample] if picked.size else sample)
+    following = last - first  # one with each tile
+    for column in range(0, m, width):
+        vectors = 1 if m - column <= width // 2 else 2
+        for sample in range(first, last, ROWS):
+            height = min(ROWS, last - sample)
+            target, to, target_step = out, at + (sample - first) * m + column, m
+            if column + vectors * (width // 2) > m:
+                target, to, target_step = narrow, 0, width
+            _add_products(
+                inputs, sample - first, places, 1, panels, column * n, width, places[following], n, bias, column,
+                target, to, target_step, 2 * (height - 1) + vectors - 1,
+            )  # fmt: skip
+            following = min(following + 1, 2 * _SAMPLES - 1)
+            if column + vectors * (width // 2) > m:
+                for row in range(height):
+                    for rest in range(m - column):
+                        out[at + (sample - first + row) * m + column + rest] = narrow[row * width + rest]
+
+
+@kernel
+def classify(
+    inputs: Any, picked: Any, panels: Any, bias: Any, last_panels: Any, last_bias: Any, back_panels: Any, no_bias: Any,
+    targets: Any, shares: Any, hidden: Any, hidden_slopes: Any, slopes: Any, losses: Any, begin: int, end: int, n: int,
+    m: int, c: int, ignored: int,
+) -> None:  # fmt: skip
+    """For samples begin, ..., end - 1: linear layer, ReLU, linear layer, -log softmax at the target; and back again.
+
+    hidden: (samples, m), what ReLU gives; losses: (samples,); slopes, hidden_slopes: (samples, c) and (samples, m), how
+    the loss, times the share of the sample's worker, changes with what the last and the first layer give. back_panels:
+    the transposed weights of the last layer. A target that is `ignored` counts for nothing.
+    """
+    b = targets.size // shares.size
+    block = np.empty(_SAMPLES * m, inputs.dtype)
     for first in range(begin, end, _SAMPLES):
         last = min(first + _SAMPLES, end)
-        for number in range(2 * _SAMPLES):
-            sample = min(first + number, end - 1)
-            places[number] = n * (picked[sample] if picked.size else sample)
-        following = last - first  # with each tile one of the next samples is asked for
-        for column in range(0, m, width):
-            vectors = 1 if m - column <= width // 2 else 2
-            for sample in range(first, last, ROWS):
-                height = min(ROWS, last - sample)
-                target, to, target_step = out, sample * m + column, m
-                if column + vectors * (width // 2) > m:
-                    target, to, target_step = narrow, 0, width
-                _add_products(
-                    inputs, sample - first, places, 1, panels, column * n, width, places[following], n, bias, column,
-                    target, to, target_step, 2 * (height - 1) + vectors - 1,
-                )  # fmt: skip
-                following = min(following + 1, 2 * _SAMPLES - 1)
-                if column + vectors * (width // 2) > m:
-                    for row in range(height):
-                        for rest in range(m - column):
-                            out[(sample + row) * m + column + rest] = narrow[row * width + rest]
+        _linear(inputs, picked, panels, bias, block, 0, first, end, n, m)
+        _rectify(block, 0, block, hidden, first * m, last * m)
+        _linear(hidden, picked[:0], last_panels, last_bias, slopes, first * c, first, last, m, c)
+        for sample in range(first, last):
+            losses[sample] = _cross_entropy(slopes, sample * c, c, targets[sample], ignored, shares[sample // b])
+        _linear(slopes, picked[:0], back_panels, no_bias, block, 0, first, last, c, m)
+        _rectify(hidden, first * m, block, hidden_slopes, first * m, last * m)
+
+
+@helper
+def _rectify(values: Any, at: int, of: Any, out: Any, begin: int, end: int) -> None:
+    """out[begin], ..., out[end - 1] is what `of` begins with, but zero where the values from values[at] on are neither
+    above zero nor NaN. (From one place to another: LLVM makes a choice in place a masked store, which takes ten times
+    as long on some processors.)"""
+    whole = (end - begin) // count(values) * count(values)
+    for k in range(0, whole, count(values)):
+        store(out, begin + k, where_positive(load(values, at + k), load(of, k)))
+    for k in range(whole, end - begin):
+        out[begin + k] = of[k] if not values[at + k] <= 0 else 0
+
+
+@helper
+def _cross_entropy(outputs: Any, at: int, c: int, target: int, ignored: int, share: float) -> float:
+    """The loss of the c outputs at outputs[at]. They become its slopes, times the share."""
+    if target == ignored:
+        for k in range(at, at + c):
+            outputs[k] = 0
+        return 0.0
+    top = outputs[at]
+    for k in range(at + 1, at + c):
+        top = max(top, outputs[k])
+    own = outputs[at + target] - top
+    total = outputs.dtype.type(0)
+    for k in range(at, at + c):
+        outputs[k] = np.exp(outputs[k] - top)
+        total += outputs[k]
+    for k in range(at, at + c):
+        outputs[k] *= share / total
+    outputs[at + target] -= share
+    return np.log(total) - own  # type: ignore[no-any-return]
 
 
 @intrinsic

@@ -244,6 +244,17 @@ def if_less(typing: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
     return then(a, b, then, otherwise), generate
 
 
+@intrinsic
+def where_positive(typing: Any, value: Any, then: Any) -> Any:
+    """Lane by lane: `then` where the value is above zero, or NaN; else zero."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        zero = constant(context.get_value_type(value), 0.0)
+        return builder.select(builder.fcmp_unordered(">", args[0], zero), args[1], zero)
+
+    return then(value, then), generate
+
+
 def _extreme_of(name: str) -> Any:
     @intrinsic
     def apply(typing: Any, left: Any, right: Any) -> Any:
