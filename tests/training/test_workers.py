@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gyroscope as gy
-from gyroscope import models, rows, tasks
+from gyroscope import kernels, models, rows, tasks
 from gyroscope.data.raw import RawData
 from gyroscope.data.splits import Split, deal, deal_from_one_pass
 from gyroscope.evaluation import evaluate
@@ -196,6 +196,25 @@ def test_a_worker_s_row_does_not_depend_on_how_many_others_there_are(build: obje
     few, many = (honest(copy.deepcopy(model), data, count=count).sample(5) for count in (2, 7))
     torch.testing.assert_close(many[1][:2], few[1], rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(many[0][:2], few[0])
+
+
+def test_the_paper_s_classifier_gives_the_same_bits_to_a_worker_alone_and_on_any_number_of_threads() -> None:
+    if not kernels.usable(torch.zeros(1)) or torch.backends.cpu.get_cpu_capability() != "AVX2":
+        pytest.skip("for the kernels on processors with AVX2")
+    data, model, threads = pictures(90, (28, 28)), models.mlp(784), torch.get_num_threads()
+    found = {}
+    try:
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            workers = honest(copy.deepcopy(model), data, count=9, batch=83, l2=1e-4, clip=0.5)
+            found[number] = [workers.sample(5), *(workers.alone(worker).sample(5) for worker in range(9))]
+    finally:
+        torch.set_num_threads(threads)
+    losses, rows_ = found[1][0]
+    assert torch.equal(found[2][0][1], rows_) and torch.equal(found[2][0][0], losses)
+    for alone in (found[1][1:], found[2][1:]):
+        assert torch.equal(torch.cat([row for _, row in alone]), rows_)
+        assert torch.equal(torch.cat([loss for loss, _ in alone]), losses)
 
 
 def test_batches_differ_by_worker_step_and_seed_and_cover_the_data() -> None:
