@@ -43,11 +43,12 @@ def classify(
         and last_weight.dtype == weight.dtype
         and _goes_into(_source(inputs), weight.shape[1], weight.dtype)
         and targets.is_cpu
+        and targets.dim() == 1
         and targets.dtype == torch.int64
         and kernels.targets_fit(targets, last_weight.shape[0])
     ):
         layer = kernels.Layer(weight, bias)
-        return kernels.classify(inputs, layer, last_weight, last_bias, targets, shares.to(weight.dtype))
+        return kernels.classify(inputs, layer, last_weight, last_bias, targets, shares)
     return None
 
 

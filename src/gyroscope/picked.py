@@ -25,7 +25,7 @@ class Picked:
 
     def taken(self) -> Tensor:
         """All of it in memory of its own, in the shape of the index."""
-        return self.source.index_select(0, self.index.flatten()).view(*self.index.shape, *self.source.shape[1:])
+        return self.source.index_select(0, self.index.flatten()).view(self.index.shape + self.source.shape[1:])
 
     def as_rows(self) -> Picked:
         """The same of a source that is a matrix: one row per sample."""

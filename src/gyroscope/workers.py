@@ -30,7 +30,6 @@ _GROUP = 3_000_000
 # Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
 # all workers' samples give what a pass per worker would.
 _SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
-_IGNORED = -100  # the default `ignore_index` of both losses
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 
 
@@ -234,7 +233,7 @@ def _counted(targets: Tensor) -> Tensor:
     """How many samples of each worker's batch the mean is taken over: torch leaves out those marked -100."""
     if targets.is_floating_point():  # shares of all classes
         return torch.full(targets.shape[:1], targets.shape[1], device=targets.device)
-    return (targets != _IGNORED).sum(dim=1)
+    return (targets != kernels.IGNORED).sum(dim=1)
 
 
 _Passed = tuple[Sequence[Tensor | Picked], Sequence[Tensor], Tensor]
@@ -250,7 +249,8 @@ class Together:
     """
 
     def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
-        self.modules = modules
+        # None in place: outputs that are differentiated must stay what they are.
+        self.modules = [nn.ReLU() if isinstance(module, nn.ReLU) else module for module in modules]
         self.linear = [module for module in modules if isinstance(module, nn.Linear)]
         self.loss = loss
         end = [nn.LogSoftmax] if loss is F.nll_loss else []
@@ -274,7 +274,8 @@ class Together:
         return each.view(h, b).sum(dim=1) / counted
 
     def _classify(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed | None:
-        found = dense.classify(samples, self.linear[0], self.linear[1], targets, counted.reciprocal())
+        first, last = self.linear
+        found = dense.classify(samples, first, last, targets, counted.to(first.weight.dtype).reciprocal())
         return found and ([samples, found.hidden], [found.hidden_slopes, found.slopes], found.losses)
 
     def _differentiate(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed:

@@ -25,6 +25,7 @@ from torch import Tensor
 from gyroscope.kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
 from gyroscope.kernels.copies import copy_finite
 from gyroscope.kernels.dense import (
+    IGNORED,
     Classified,
     Gradient,
     Layer,
@@ -38,6 +39,7 @@ from gyroscope.kernels.distance import distances, squared_distances
 from gyroscope.kernels.statistics import Moments, Products, Vector, column_moments, gram, mean_of, shift_and_clip
 
 __all__ = [
+    "IGNORED",
     "Classified",
     "Gradient",
     "Layer",

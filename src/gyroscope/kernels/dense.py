@@ -14,7 +14,7 @@ from gyroscope.kernels import memory, threads
 from gyroscope.picked import Picked
 
 IGNORED = -100
-"""The target of a sample that does not count, as torch has it."""
+"""The target of a sample that does not count: the default `ignore_index` of torch's losses."""
 _BYTES = 64
 """Two vectors: what a panel of weights is wide."""
 
@@ -68,7 +68,8 @@ def classify(
 ) -> Classified:
     """The inputs through a linear layer, ReLU, a linear layer with (c, m) weights, and cross entropy with the targets.
 
-    targets: (samples,), from 0 to c - 1, or -100 for samples that do not count. shares: (workers,), by which the losses
+    targets: (samples,), from 0 to c - 1, or -100 for samples that do not count, whatever they hold (where they hold NaN
+    or inf, torch has NaN for a slope, and not zero). shares: (workers,), by which the losses
     of a worker's samples, equally many for each, count when they are differentiated.
     """
     from gyroscope.kernels.compiled import dense
