@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from gyroscope import kernels
+from gyroscope._linalg import _kernels
 
 SMALL, LARGE = (51, 79_510), (25, 1_310_922)
 Timed = Callable[[], object]
@@ -59,26 +59,26 @@ def table(shape: tuple[int, int], repeats: int) -> None:
         return torch.linalg.vector_norm(rows - rows.mean(dim=0), dtype=torch.float64)
 
     print(f"\n{shape}, {torch.get_num_threads()} thread(s)")
-    compare(("median", lambda: kernels.median(rows)), ("mean", mean), "at most 2.5" if shape == LARGE else "", repeats)
+    compare(("median", lambda: _kernels.median(rows)), ("mean", mean), "at most 2.5" if shape == LARGE else "", repeats)
     slow = ("torch.median", lambda: rows.median(dim=0))
-    compare(("median", lambda: kernels.median(rows)), slow, "at most 0.067" if shape == SMALL else "", few)
-    compare(("trimmed mean", lambda: kernels.trimmed_mean(rows, n // 4)), ("mean", mean), "", repeats)
-    compare(("mean around median", lambda: kernels.mean_around_median(rows, n // 2)), ("mean", mean), "", repeats)
+    compare(("median", lambda: _kernels.median(rows)), slow, "at most 0.067" if shape == SMALL else "", few)
+    compare(("trimmed mean", lambda: _kernels.trimmed_mean(rows, n // 4)), ("mean", mean), "", repeats)
+    compare(("mean around median", lambda: _kernels.mean_around_median(rows, n // 2)), ("mean", mean), "", repeats)
     # Bulyan's middle step: as many mixtures of the best rows as there are selections.
     f = (n - 3) // 4
     size = n - 2 * f - 2
     shares = torch.stack([(torch.arange(n) >= i) & (torch.arange(n) < n - f - 2) for i in range(size)]).double()
     shares /= shares.sum(dim=1, keepdim=True)
-    bulyan = ("mean around median, mixed", lambda: kernels.mean_around_median(rows, size - 2 * f, shares))
+    bulyan = ("mean around median, mixed", lambda: _kernels.mean_around_median(rows, size - 2 * f, shares))
     compare(bulyan, ("mean", mean), "", repeats)
     chosen = list(range(n - f - 2))
     plain = ("index_select and mean", lambda: rows.index_select(0, torch.tensor(chosen)).mean(dim=0))
-    compare(("mean of chosen rows", lambda: kernels.mean_of(rows, chosen)), plain, "", repeats)
-    compare(("distances", lambda: kernels.distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats)
-    compare(("moments", lambda: kernels.column_moments(rows)), ("mean", mean), "", repeats)
-    compare(("moments", lambda: kernels.column_moments(rows)), ("mean and deviation", deviation), "", few)
-    compare(("moments with std", lambda: kernels.column_moments(rows, std=True)), ("mean", mean), "", repeats)
-    compare(("9 vectors, 36 products", lambda: kernels.gram(list(rows[:9]))), ("mean", mean), "", repeats)
+    compare(("mean of chosen rows", lambda: _kernels.mean_of(rows, chosen)), plain, "", repeats)
+    compare(("distances", lambda: _kernels.distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats)
+    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean", mean), "", repeats)
+    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean and deviation", deviation), "", few)
+    compare(("moments with std", lambda: _kernels.column_moments(rows, std=True)), ("mean", mean), "", repeats)
+    compare(("9 vectors, 36 products", lambda: _kernels.gram(list(rows[:9]))), ("mean", mean), "", repeats)
 
 
 def growth(repeats: int) -> None:
@@ -88,8 +88,8 @@ def growth(repeats: int) -> None:
     for n in (7, 15, 25, 31, 33, 51, 65, 101, 151, 255):
         rows = torch.randn(n, 100_000)
         functions = {
-            "median": functools.partial(kernels.median, rows),
-            "all": functools.partial(kernels.distances, rows),
+            "median": functools.partial(_kernels.median, rows),
+            "all": functools.partial(_kernels.distances, rows),
         }
         times = {name: min(values) * 1e4 for name, values in interleaved(functions, repeats).items()}
         logarithmic = times["median"] / n / math.log2(n) ** 2
@@ -102,7 +102,7 @@ def main() -> None:
     parser.add_argument("--growth", action="store_true", help="the growth in n instead of the table")
     options = parser.parse_args()
     begin = time.perf_counter()
-    kernels.warm_up()
+    _kernels.warm_up()
     print(f"all kernels compiled or loaded in {time.perf_counter() - begin:.2f} s")
     most = torch.get_num_threads()
     for count in sorted({1, most}):

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import markers
 
-from gyroscope.asynchronous import findings, recipes
 from gyroscope.experiments.grid import parse_seeds
+from gyroscope.research.asynchronous import findings, recipes
 
 DOCS = Path(__file__).resolve().parent / "beyond"
 FIGURE = "asynchronous"

@@ -16,11 +16,11 @@ from pathlib import Path
 import markers
 
 from gyroscope.cli import main as gyroscope
-from gyroscope.config import Config
-from gyroscope.defences import DEFENCES
 from gyroscope.experiments import results
 from gyroscope.experiments.results import SetupResult
 from gyroscope.report import figures
+from gyroscope.runs.config import Config
+from gyroscope.runs.defences import DEFENCES
 
 DOCS = Path(__file__).parent
 STUDIES = ("best-search", "best", "best-more")

@@ -19,11 +19,11 @@ from typing import Any
 import markers
 
 from gyroscope.cli import main as gyroscope
-from gyroscope.config import Config
 from gyroscope.experiments import grid, results
 from gyroscope.experiments.results import RunResult, SetupResult
 from gyroscope.report import figures
-from gyroscope.schedule import Schedule
+from gyroscope.runs.config import Config
+from gyroscope.runs.schedule import Schedule
 
 BEYOND = Path(__file__).parent / "beyond"
 RATES = (0.5, 0.02)

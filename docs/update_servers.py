@@ -13,10 +13,10 @@ from pathlib import Path
 import markers
 
 from gyroscope.cli import main as gyroscope
-from gyroscope.config import Config
 from gyroscope.experiments import results
 from gyroscope.experiments.results import RunResult, SetupResult
 from gyroscope.report import figures
+from gyroscope.runs.config import Config
 
 DOCS = Path(__file__).parent
 SETTLED = 30

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gyroscope import allocation
+from gyroscope._linalg import memory
 from gyroscope.rules import RULES, parse
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("d", [1, 15, 16, 17, 31, 32, 79_510, 79_504])
 def test_rows_begin_with_cache_lines_an_odd_number_apart(d: int, dtype: torch.dtype) -> None:
-    table = allocation.table(5, d, torch.empty(0, dtype=dtype))
+    table = memory.table(5, d, torch.empty(0, dtype=dtype))
     assert table.shape == (5, d) and table.dtype == dtype and table.stride(1) == 1
     apart = table.stride(0) * table.element_size()
     assert apart % 64 == 0 and apart // 64 % 2 == 1 and table.stride(0) - d < 2 * 64 // table.element_size()
@@ -21,7 +21,7 @@ def test_rows_begin_with_cache_lines_an_odd_number_apart(d: int, dtype: torch.dt
 
 
 def test_other_devices_get_plain_matrices() -> None:
-    table = allocation.table(5, 17, torch.empty(0, device="meta"))
+    table = memory.table(5, 17, torch.empty(0, device="meta"))
     assert table.shape == (5, 17) and table.is_contiguous() and table.device.type == "meta"
 
 
@@ -31,7 +31,7 @@ def test_rules_do_not_care_how_rows_lie(name: str) -> None:
     rule, f = parse(name), 1
     n = max(rule.min_workers(f), 9)
     rows = torch.randn(n, 37, generator=torch.Generator().manual_seed(1))
-    table = allocation.table(n, 37, rows)
+    table = memory.table(n, 37, rows)
     table.as_strided((n, table.stride(0)), (table.stride(0), 1)).fill_(torch.nan)
     table.copy_(rows)
     if "trusted" in rule.uses:

@@ -13,7 +13,7 @@ from strategies import DTYPES, normal, seeds
 from torch import Tensor
 
 from gyroscope import momentum
-from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope.momentum import PLACEMENTS, AtServer, AtWorkers, NoMomentum, Placement
 from gyroscope.rules import Average, Krum, Rule
 

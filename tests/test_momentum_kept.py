@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope import Config, theory, training
-from gyroscope.errors import ConfigError
+from gyroscope import Config
+from gyroscope._core import theory
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg.order_statistics import median
 from gyroscope.momentum import (
     PLACEMENTS,
     Adaptive,
@@ -25,9 +27,9 @@ from gyroscope.momentum import (
     Placement,
     ServerKept,
 )
-from gyroscope.momentum.adaptive import robust_deviation
+from gyroscope.research.adaptive.placements import robust_deviation
 from gyroscope.rules import Average, Krum, Median, Rule
-from gyroscope.rules.coordinatewise import median
+from gyroscope.runs import training
 
 factors = st.floats(0.01, 0.99)
 QUICK = Config(task="digits", rule="krum", workers=7, declared_byzantine=2, steps=12, lr="0.1", evaluate_every=4)

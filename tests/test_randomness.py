@@ -7,7 +7,7 @@ import hashlib
 import pytest
 import torch
 
-from gyroscope.randomness import ambient, derive, generator
+from gyroscope._core.random_streams import ambient, derive, generator
 
 
 @pytest.mark.parametrize(

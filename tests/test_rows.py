@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from strategies import DTYPES, matrices, normal, strided
 from torch import Tensor, nn
 
-from gyroscope import kernels
-from gyroscope import rows as rows_module
-from gyroscope.errors import RowsError
-from gyroscope.rows import attach, check, distances, flatten, split_like, trainable
+from gyroscope._core.errors import RowsError
+from gyroscope._linalg import _kernels, matrix
+from gyroscope._linalg.matrix import attach, check, distances, flatten, split_like, trainable
 
 
 def table(rows: Tensor) -> Tensor:
@@ -40,7 +39,7 @@ def promised(rows: torch.Tensor) -> float:
 def test_distances_are_relatively_accurate(data: st.DataObject) -> None:
     rows = data.draw(matrices(data.draw(st.integers(1, 9))))
     before = rows.clone()
-    for got in (distances(rows), rows_module.plain_squared_distances(rows).sqrt()):
+    for got in (distances(rows), matrix.plain_squared_distances(rows).sqrt()):
         assert got.dtype == torch.float64 and got.shape == (len(rows), len(rows))
         assert torch.equal(got, got.T) and not got.diagonal().any()
     assert torch.allclose(got, table(rows), rtol=1e-12, atol=0)
@@ -65,8 +64,8 @@ def test_a_difference_in_the_last_column_alone_counts() -> None:
 def test_distances_of_any_number_of_columns_per_block(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = normal(5, 12, seed=1)
     for block in (1, 5, 12, 13):
-        monkeypatch.setattr(rows_module, "_BLOCK", block, raising=True)
-        assert torch.allclose(rows_module.plain_squared_distances(rows).sqrt(), table(rows), rtol=1e-13, atol=0)
+        monkeypatch.setattr(matrix, "_BLOCK", block, raising=True)
+        assert torch.allclose(matrix.plain_squared_distances(rows).sqrt(), table(rows), rtol=1e-13, atol=0)
 
 
 def test_distances_of_rows_in_other_layouts() -> None:
@@ -191,18 +190,18 @@ def test_a_module_that_cannot_be_attached_says_why() -> None:
 def test_all_finite_is_what_it_says_also_where_the_sum_is_not_finite(dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
     for good in ([], [0.0] * 5, [largest] * 1000, [largest, -largest, 1.0]):
-        assert bool(rows_module.all_finite(torch.tensor(good, dtype=dtype))) is True
+        assert bool(matrix.all_finite(torch.tensor(good, dtype=dtype))) is True
     for bad in (math.nan, math.inf, -math.inf):
         values = torch.zeros(1001, dtype=dtype)
         values[7] = bad
-        assert bool(rows_module.all_finite(values)) is False
-    assert bool(rows_module.all_finite(torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype))) is False
+        assert bool(matrix.all_finite(values)) is False
+    assert bool(matrix.all_finite(torch.tensor([math.inf, -math.inf, 1.0], dtype=dtype))) is False
 
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_copy_is_exact_and_knows_whether_it_is_finite(dtype: torch.dtype, compiled: bool) -> None:
-    with contextlib.nullcontext() if compiled else kernels.switched_off():
+    with contextlib.nullcontext() if compiled else _kernels.switched_off():
         _check_copies(dtype)
 
 
@@ -212,12 +211,12 @@ def _check_copies(dtype: torch.dtype) -> None:
         values = torch.full((d + 2,), largest, dtype=dtype)[1:-1]  # so that sums overflow
         values[0] = -0.0
         place = torch.full((d + 2,), 7.0, dtype=dtype)
-        assert rows_module.copy_finite(values, place[1:-1]) is True
+        assert matrix.copy_finite(values, place[1:-1]) is True
         assert torch.equal(place[1:-1], values) and bool(place[1].signbit())
         assert place[0] == place[-1] == 7  # the neighbours stay as they are
         for bad in (math.nan, math.inf, -math.inf):
             for at in range(d):
                 broken = values.clone()
                 broken[at] = bad
-                assert rows_module.copy_finite(broken, place[1:-1]) is False
+                assert matrix.copy_finite(broken, place[1:-1]) is False
                 assert torch.equal(place[1:-1].isfinite(), broken.isfinite())

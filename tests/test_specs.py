@@ -14,11 +14,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ATTACK_SPECS, RULE_SPECS
 
-from gyroscope import attacks, rules, specs
+from gyroscope import attacks, rules
+from gyroscope._core import registry
+from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.attacks import ATTACKS
-from gyroscope.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.rules import RULES
-from gyroscope.schedule import Schedule
+from gyroscope.runs.schedule import Schedule
 
 TABLES: dict[str, Any] = {"rule": (RULES, rules), "attack": (ATTACKS, attacks)}
 ENTRIES = [(kind, name) for kind, (table, _) in TABLES.items() for name in table]
@@ -97,7 +98,7 @@ def test_specs_by_hand() -> None:
     ],
 )
 def test_values_have_the_type_that_they_look_like(text: str, value: object) -> None:
-    parsed = specs.parse_value(text)
+    parsed = registry.parse_value(text)
     assert parsed == value and type(parsed) is type(value)
 
 
@@ -333,8 +334,8 @@ def test_the_error_names_the_piece() -> None:
 
 
 def test_a_value_in_parentheses_keeps_its_commas() -> None:
-    assert specs.split("a:x=(b:y=1,z=2),w=3") == ("a", {"x": "(b:y=1,z=2)", "w": 3})
-    assert specs.split("a:x=(b:y=(c:z=1,v=2),u=3)") == ("a", {"x": "(b:y=(c:z=1,v=2),u=3)"})
+    assert registry.split("a:x=(b:y=1,z=2),w=3") == ("a", {"x": "(b:y=1,z=2)", "w": 3})
+    assert registry.split("a:x=(b:y=(c:z=1,v=2),u=3)") == ("a", {"x": "(b:y=(c:z=1,v=2),u=3)"})
 
 
 @pytest.mark.parametrize(
@@ -351,13 +352,13 @@ def test_a_value_in_parentheses_keeps_its_commas() -> None:
     ],
 )
 def test_specs_inside_of_a_value(text: str, pieces: list[str]) -> None:
-    assert specs.inner(text) == pieces
+    assert registry.inner(text) == pieces
 
 
 @pytest.mark.parametrize("spec", ["a:x=(b", "a:x=b)", "a:x=)b(", "a:x=(b,y=1"])
 def test_parentheses_that_do_not_match_are_an_error(spec: str) -> None:
     with pytest.raises(ConfigError, match="parentheses"):
-        specs.split(spec)
+        registry.split(spec)
 
 
 @pytest.mark.parametrize(

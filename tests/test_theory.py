@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from strategies import SCALES, normal, seeds
 from torch import Tensor
 
-from gyroscope import theory
-from gyroscope.theory import Curvature, Trajectory, advance
+from gyroscope._core import theory
+from gyroscope._core.theory import Curvature, Trajectory, advance
 
 factors = st.floats(0.01, 0.99)
 

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-from gyroscope import attacks, errors, momentum, rules, tasks, theory
-from gyroscope.config import Config
-from gyroscope.data.splits import Split
-from gyroscope.defences import defence
-from gyroscope.errors import GyroscopeError
-from gyroscope.result import Result
-from gyroscope.tasks import Task
-from gyroscope.training import resume, train
+from gyroscope import attacks, momentum, rules
+from gyroscope._core import errors, theory
+from gyroscope._core.errors import GyroscopeError
+from gyroscope.runs.config import Config
+from gyroscope.runs.defences import defence
+from gyroscope.runs.result import Result
+from gyroscope.runs.training import resume, train
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.tasks import Task
 
 __all__ = [
     "Config",

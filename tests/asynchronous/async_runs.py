@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gyroscope as gy
-from gyroscope import rows
-from gyroscope.asynchronous import AsyncConfig, AsyncResult, train
+from gyroscope._linalg import matrix
+from gyroscope.research.asynchronous import AsyncConfig, AsyncResult, train
 
 _stream = torch.Generator().manual_seed(0)
 _inputs = torch.randn(120, 6, generator=_stream)
@@ -30,4 +30,4 @@ def run(task: gy.Task = TASK, **changes: Any) -> AsyncResult:
 
 
 def final(result: AsyncResult) -> Tensor:
-    return rows.flatten(result.model.parameters())
+    return matrix.flatten(result.model.parameters())

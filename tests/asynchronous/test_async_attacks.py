@@ -9,14 +9,16 @@ import pytest
 import torch
 from async_runs import TASK, final, run
 
-from gyroscope import attacks, record, rows, simulation
-from gyroscope.asynchronous import AsyncConfig
-from gyroscope.asynchronous.adversary import NoRule
-from gyroscope.asynchronous.events import Pace
+from gyroscope import attacks
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
 from gyroscope.attacks import ATTACKS, nested
-from gyroscope.config import Config
-from gyroscope.errors import ConfigError
-from gyroscope.workers import HonestWorkers
+from gyroscope.research.asynchronous import AsyncConfig
+from gyroscope.research.asynchronous.adversary import NoRule
+from gyroscope.research.asynchronous.events import Pace
+from gyroscope.runs import run_dir, setup
+from gyroscope.runs.config import Config
+from gyroscope.simulation.workers import HonestWorkers
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -24,7 +26,7 @@ def test_every_attack_runs_repeats_itself_and_leaves_the_model_finite(attack: st
     """From the first lie on, when a single honest row is known; the other order beside it changes nothing."""
     config: dict[str, Any] = {"attack": attack, "byzantine": 2, "byzantine_speed": 3.0, "steps": 8}
     first, second = run(**config, compare_orders=True), run(**config)
-    assert first.status == record.COMPLETE and bool(final(first).isfinite().all())
+    assert first.status == run_dir.COMPLETE and bool(final(first).isfinite().all())
     assert first.arrivals["byzantine"].any() == (attack != "drop")
     assert torch.equal(final(first), final(second))
     assert first.arrivals["accepted"].equals(second.arrivals["accepted"])
@@ -88,8 +90,8 @@ def test_flipped_labels_are_learned_at_the_model_that_was_fetched() -> None:
     steps = 6
     result = run(workers=3, attack="label-flip", byzantine=1, momentum="none", filter="none", declared_byzantine=0,
                  speeds="equal", jitter=0, steps=steps)  # fmt: skip
-    model = simulation.first_model(TASK, 1)
-    parameters = rows.attach(model)
+    model = setup.first_model(TASK, 1)
+    parameters = matrix.attach(model)
     crew = [
         HonestWorkers(model, TASK.loss, dataclasses.replace(split), parameters, count=1, first=worker, batch=8, seed=1,
                       clip=5.0, l2=0.0)
@@ -108,7 +110,7 @@ def test_flipped_labels_are_learned_at_the_model_that_was_fetched() -> None:
 
 
 def split_of(flipped: bool) -> Any:
-    from gyroscope.data.splits import Split
+    from gyroscope.simulation.data.splits import Split
 
     inputs, targets = TASK.train  # type: ignore[misc]
     return Split.of((inputs, 1 - targets if flipped else targets))
@@ -130,10 +132,10 @@ def test_own_work_leaves_no_trace_in_batch_norm() -> None:
 
 def test_who_drops_out_sends_nothing_and_nan_is_something() -> None:
     dropped = run(attack="drop", byzantine=2, filter="none", declared_byzantine=0)
-    assert dropped.status == record.COMPLETE and not dropped.arrivals["byzantine"].any()
+    assert dropped.status == run_dir.COMPLETE and not dropped.arrivals["byzantine"].any()
     half = run(attack="drop:chance=0.5", byzantine=2, byzantine_speed=4.0, steps=30).arrivals
     assert 0.3 < half["byzantine"].sum() / (2 * 4 * 30) < 0.7
-    assert run(attack="nan", byzantine=2, filter="none").status == record.DIVERGED
+    assert run(attack="nan", byzantine=2, filter="none").status == run_dir.DIVERGED
 
 
 @pytest.mark.parametrize("attack", ["drop", "zero", "mimic"])

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyroscope.asynchronous.events import ARRIVE, FETCH, Event, Pace, Queue, plan, speeds
-from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope.research.asynchronous.events import ARRIVE, FETCH, Event, Pace, Queue, plan, speeds
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from([ARRIVE, FETCH]), st.integers(0, 4)), max_size=30))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gyroscope.asynchronous import findings, recipes
-from gyroscope.asynchronous.findings import agreement
+from gyroscope.research.asynchronous import findings, recipes
+from gyroscope.research.asynchronous.findings import agreement
 
 
 def test_agreement_is_cohens() -> None:

@@ -12,13 +12,14 @@ import torch
 from async_runs import BASE, TASK, final, run
 
 import gyroscope as gy
-from gyroscope import record, rows, simulation
-from gyroscope.asynchronous import AsyncConfig, train
-from gyroscope.asynchronous.placement import Accumulator
+from gyroscope._core.errors import ConfigError, InfeasibleError, RunDirectoryError, UnknownNameError
+from gyroscope._linalg import matrix
 from gyroscope.cli import main
-from gyroscope.data.splits import Split
-from gyroscope.errors import ConfigError, InfeasibleError, RunDirectoryError, UnknownNameError
-from gyroscope.workers import HonestWorkers
+from gyroscope.research.asynchronous import AsyncConfig, train
+from gyroscope.research.asynchronous.placement import Accumulator
+from gyroscope.runs import run_dir, setup
+from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.workers import HonestWorkers
 
 
 def test_one_worker_is_never_stale_and_equals_plain_sgd() -> None:
@@ -26,7 +27,7 @@ def test_one_worker_is_never_stale_and_equals_plain_sgd() -> None:
     assert set(result.arrivals["staleness"]) == {0}
     again = gy.train(gy.Config(workers=1, batch=8, steps=11, lr=0.5, mu=0.9, momentum="none", clip=5.0), task=TASK)
     assert len(result.arrivals) == 11  # the first arrives at time 1
-    assert torch.equal(final(result), rows.flatten(again.model.parameters()))
+    assert torch.equal(final(result), matrix.flatten(again.model.parameters()))
 
 
 def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -> None:
@@ -34,8 +35,8 @@ def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -
     n, steps = 3, 6
     result = run(workers=n, momentum="none", filter="none", speeds="equal", jitter=0, steps=steps)
     config = dataclasses.replace(BASE, workers=n).resolve(TASK)
-    model = simulation.first_model(TASK, config.seed)
-    parameters = rows.attach(model)
+    model = setup.first_model(TASK, config.seed)
+    parameters = matrix.attach(model)
     crew = [
         HonestWorkers(model, TASK.loss, Split.of(TASK.train), parameters, count=1, first=worker, batch=8, seed=1,
                       clip=5.0, l2=0.0)
@@ -59,8 +60,8 @@ def test_with_small_steps_it_is_synchronous_training(place: str) -> None:
         result = run(momentum=place, filter="none", speeds="equal", jitter=0, lr=lr, workers=5, steps=13)
         beside = "none" if place == "none" else "workers"
         config = gy.Config(workers=5, batch=8, steps=12, lr=lr, mu=0.9, momentum=beside, clip=5.0, threads=1)
-        together = rows.flatten(gy.train(config, task=TASK).model.parameters())
-        start = rows.flatten(simulation.first_model(TASK, 1).parameters())
+        together = matrix.flatten(gy.train(config, task=TASK).model.parameters())
+        start = matrix.flatten(setup.first_model(TASK, 1).parameters())
         apart.append(float((final(result) - together).norm() / (together - start).norm()))
     assert apart[0] < 0.3 and 5 < apart[0] / apart[1] < 20
 
@@ -128,7 +129,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_other_ones() -> None:
 def test_kardam_keeps_the_model_finite_and_the_liars_share_bounded(attack: str, speed: float) -> None:
     f = 2
     result = run(attack=attack, byzantine=f, byzantine_speed=speed, steps=40)
-    assert result.status == record.COMPLETE and bool(final(result).isfinite().all())
+    assert result.status == run_dir.COMPLETE and bool(final(result).isfinite().all())
     accepted = list(result.arrivals.query("accepted")["byzantine"])
     for start in range(len(accepted) - 2 * f):
         assert sum(accepted[start : start + 2 * f + 1]) <= f
@@ -139,16 +140,16 @@ def test_kardam_keeps_the_model_finite_and_the_liars_share_bounded(attack: str, 
 
 def test_without_a_filter_one_nan_is_the_end() -> None:
     result = run(attack="nan", byzantine=1, filter="none")
-    assert result.status == record.DIVERGED
+    assert result.status == run_dir.DIVERGED
 
 
 def test_attacks_are_made_of_what_honest_workers_last_sent() -> None:
     """With sign-flip and one honest worker, every lie is minus its last gradient: the two undo each other."""
     result = run(workers=2, attack="sign-flip", byzantine=1, filter="none", momentum="none", declared_byzantine=0,
                  speeds="equal", jitter=0, steps=9)  # fmt: skip
-    model = simulation.first_model(TASK, 1)
+    model = setup.first_model(TASK, 1)
     assert list(result.arrivals["byzantine"])[:2] == [False, True]
-    assert torch.allclose(final(result), rows.flatten(model.parameters()), atol=1e-6)
+    assert torch.allclose(final(result), matrix.flatten(model.parameters()), atol=1e-6)
 
 
 def test_the_other_order_is_judged_beside_the_run_and_changes_nothing() -> None:
@@ -169,26 +170,26 @@ def test_a_run_directory_is_one_like_any_other(tmp_path: Path) -> None:
     config = dataclasses.replace(BASE, attack="empire", byzantine=2, byzantine_speed=4.0)
     result = train(config, task=TASK, out=tmp_path / "run")
     assert result.directory == tmp_path / "run"
-    assert AsyncConfig.load(tmp_path / "run" / record.CONFIG) == result.config
-    metrics, arrivals = (pandas.read_csv(tmp_path / "run" / name) for name in (record.METRICS, record.ARRIVALS))
+    assert AsyncConfig.load(tmp_path / "run" / run_dir.CONFIG) == result.config
+    metrics, arrivals = (pandas.read_csv(tmp_path / "run" / name) for name in (run_dir.METRICS, run_dir.ARRIVALS))
     assert list(metrics["step"]) == list(range(12))
     by_step = arrivals.groupby("step")
     assert list(metrics["received"]) == [len(by_step.get_group(s)) if s in by_step.groups else 0 for s in range(12)]
     assert metrics["accepted"].sum() == arrivals["accepted"].sum() == metrics["version"].iloc[-1]
     refused = metrics["refused_lipschitz"] + metrics["refused_frequency"]
     assert (metrics["received"] - refused == metrics["accepted"]).all()
-    shares = pandas.read_csv(tmp_path / "run" / record.WEIGHTS)
+    shares = pandas.read_csv(tmp_path / "run" / run_dir.WEIGHTS)
     assert shares.filter(like="worker_").sum(axis=1).sub(1).abs().max() < 1e-12
-    assert list(pandas.read_csv(tmp_path / "run" / record.EVALUATIONS)["step"]) == [0, 4, 8, 12]
+    assert list(pandas.read_csv(tmp_path / "run" / run_dir.EVALUATIONS)["step"]) == [0, 4, 8, 12]
     with pytest.raises(RunDirectoryError, match="--overwrite"):
         train(config, task=TASK, out=tmp_path / "run")
     train(config, task=TASK, out=tmp_path / "run", overwrite=True)
-    assert len(pandas.read_csv(tmp_path / "run" / record.ARRIVALS)) == len(arrivals)
+    assert len(pandas.read_csv(tmp_path / "run" / run_dir.ARRIVALS)) == len(arrivals)
 
 
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     result = train(BASE, task=TASK, out=tmp_path / "run", stop=lambda: True)
-    assert (result.status, result.step) == (record.INTERRUPTED, 1)
+    assert (result.status, result.step) == (run_dir.INTERRUPTED, 1)
     with pytest.raises(RunDirectoryError, match="asynchronous run, which cannot be resumed"):
         gy.resume(tmp_path / "run", task=TASK)
 
@@ -222,7 +223,7 @@ def test_the_command_line_runs_it(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["async", *options.split(), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert "gradients arrived" in said and "maximum accuracy" in said
-    assert main(["async", "--config", str(out / record.CONFIG), "--quiet", "--out", str(tmp_path / "again")]) == 0
-    assert (out / record.ARRIVALS).read_text() == (tmp_path / "again" / record.ARRIVALS).read_text()
+    assert main(["async", "--config", str(out / run_dir.CONFIG), "--quiet", "--out", str(tmp_path / "again")]) == 0
+    assert (out / run_dir.ARRIVALS).read_text() == (tmp_path / "again" / run_dir.ARRIVALS).read_text()
     assert main(["async", "--filter", "kardan", "--out", str(tmp_path / "no")]) == 2
     assert "did you mean 'kardam'" in capsys.readouterr().err

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gyroscope.asynchronous import dampening
-from gyroscope.asynchronous.filters import Arrival, Filter, NoFilter, Verdict
-from gyroscope.asynchronous.kardam import FILTERS, Frequency, Kardam, Lipschitz, parse
-from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
+from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
+from gyroscope.research.asynchronous import dampening
+from gyroscope.research.asynchronous.filters import Arrival, Filter, NoFilter, Verdict
+from gyroscope.research.asynchronous.kardam import FILTERS, Frequency, Kardam, Lipschitz, parse
 
 D = 3
 

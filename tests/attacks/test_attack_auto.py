@@ -10,15 +10,15 @@ import torch
 from strategies import RULE_SPECS, normal
 from torch import Tensor
 
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks import Attack, Empire, Little, View
 from gyroscope.attacks.directed import best_factor
-from gyroscope.config import Config
 from gyroscope.momentum import PLACEMENTS
-from gyroscope.round import play
 from gyroscope.rules import RULES, Aggregate, Average, Context, ContextualRule, Krum, Memory, Rule, parse
-from gyroscope.statistics import Described
-from gyroscope.tasks import TASKS
-from gyroscope.training import Run
+from gyroscope.runs.config import Config
+from gyroscope.runs.training import Run
+from gyroscope.simulation.round import play
+from gyroscope.simulation.tasks import TASKS
 
 DIGITS = TASKS["digits"]().load()
 

@@ -15,8 +15,8 @@ from strategies import ATTACK_SPECS, DTYPES, SCALES, matrices, normal, strided
 from torch import Tensor
 
 from gyroscope import attacks
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
 from gyroscope.attacks import ATTACKS, Attack, Gaussian, SignFlip, parse
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
 
 # Whose rows are the outcome of a search against the rule: other tests compare them with what a fine grid finds.
 SEARCHED = [spec for spec in ATTACK_SPECS if "auto" in spec]

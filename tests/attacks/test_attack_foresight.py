@@ -11,10 +11,12 @@ from attacking import view_of
 from strategies import normal
 from torch import Tensor
 
-from gyroscope import Config, tasks, training
+from gyroscope import Config
 from gyroscope.attacks import Attack, Foresight, Gaussian, Little, Nan, SignFlip, parse
 from gyroscope.rules import Krum
-from gyroscope.training import Run
+from gyroscope.runs import training
+from gyroscope.runs.training import Run
+from gyroscope.simulation import tasks
 
 HONEST, PAST = normal(6, 4, seed=1), 3 * normal(8, 4, seed=2)
 DIGITS = tasks.parse("digits").load()

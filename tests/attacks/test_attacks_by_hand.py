@@ -12,6 +12,7 @@ from strategies import DTYPES, SCALES, normal
 from torch import Tensor
 
 from gyroscope import Config
+from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.attacks import (
     Alternate,
     AntiCge,
@@ -37,7 +38,6 @@ from gyroscope.attacks import (
     View,
 )
 from gyroscope.attacks.little import z_factor
-from gyroscope.errors import ConfigError, InfeasibleError
 from gyroscope.rules import Average, Bulyan, Krum, Median, Rule
 
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 import gyroscope as gy
-from gyroscope import cli, training
-from gyroscope.bench import floor, footprint, growth, peers, plot, results, rules, timing
-from gyroscope.bench.results import Line
-from gyroscope.errors import DataError
-from gyroscope.training import Run
+from benchmarks import floor, footprint, growth, peers, plot, results, rules, timing
+from benchmarks.results import Line
+from gyroscope import cli
+from gyroscope._core.errors import DataError
+from gyroscope.runs import training
+from gyroscope.runs.training import Run
 
 
 def test_a_ratio_compares_within_each_pass() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from benchmarks import ranks, rules, served
+from benchmarks.puppets import row_of
 from gyroscope import cli
-from gyroscope.bench import ranks, rules, served
-from gyroscope.bench.puppets import row_of
-from gyroscope.clock import Stopwatch
+from gyroscope._core.clock import Stopwatch
 
 
 def test_shapes_are_those_of_the_papers_models() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gyroscope.data.catalogue import (
+from gyroscope.simulation.data.catalogue import (
     CATALOGUE,
     CIFAR_ARCHIVE,
     CIFAR_NAMES,

@@ -11,10 +11,10 @@ import pytest
 import torch
 from datafiles import cifar_archive, cifar_files, idx, idx_files, small, tar_gz, write
 
-from gyroscope.data.catalogue import CATALOGUE, CIFAR_ARCHIVE, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
-from gyroscope.data.formats import read_cifar_binary, read_idx
-from gyroscope.data.sources import RawData, load_raw
-from gyroscope.errors import DataError, UnknownNameError
+from gyroscope._core.errors import DataError, UnknownNameError
+from gyroscope.simulation.data.catalogue import CATALOGUE, CIFAR_ARCHIVE, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
+from gyroscope.simulation.data.formats import read_cifar_binary, read_idx
+from gyroscope.simulation.data.sources import RawData, load_raw
 
 OWN_DATA = os.environ.get("GYROSCOPE_DATA", "")  # read before each test is cut off from the machine
 

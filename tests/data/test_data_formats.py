@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gyroscope.data.formats import gunzip, read_cifar_binary, read_idx, read_tar
-from gyroscope.errors import DataError
+from gyroscope._core.errors import DataError
+from gyroscope.simulation.data.formats import gunzip, read_cifar_binary, read_idx, read_tar
 
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "idx": lambda raw: read_idx(raw, "x"),

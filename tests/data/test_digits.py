@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from gyroscope.data import digits
+from gyroscope.simulation.data import digits
 
 
 @pytest.mark.parametrize("found", [True, False])

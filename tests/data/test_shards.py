@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gyroscope as gy
-from gyroscope import simulation
+from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
 from gyroscope.cli import main
-from gyroscope.data import shards
-from gyroscope.data.splits import deal, deal_from_shards
-from gyroscope.errors import ConfigError, DataError, UnknownNameError
-from gyroscope.training import load_task
+from gyroscope.runs import setup
+from gyroscope.runs.training import load_task
+from gyroscope.simulation.data import shards
+from gyroscope.simulation.data.splits import deal, deal_from_shards
 
 DEALT = [name for name in shards.SHARDINGS if name != "common"]
 
@@ -210,9 +210,9 @@ def test_a_pass_over_a_shard_gives_every_sample_once_before_any_twice() -> None:
 # -- in a run ----------------------------------------------------------------------------------------------------------
 
 
-def workers_of(only: int | None = None, **changes: object) -> simulation.HonestWorkers:
+def workers_of(only: int | None = None, **changes: object) -> setup.HonestWorkers:
     config = gy.Config(workers=9, shards="dirichlet:alpha=0.1", threads=1, **changes).resolve()  # type: ignore[arg-type]
-    return simulation.simulated_workers(config, load_task(config), only)[1]
+    return setup.simulated_workers(config, load_task(config), only)[1]
 
 
 @pytest.mark.parametrize("batches", ["independent", "pass"])
@@ -253,7 +253,7 @@ def test_who_lies_changes_nobody_s_shard() -> None:
 
 def test_without_a_word_about_shards_data_is_common() -> None:
     config = gy.Config(workers=9, threads=1).resolve()
-    assert simulation.simulated_workers(config, load_task(config))[1].shards is None
+    assert setup.simulated_workers(config, load_task(config))[1].shards is None
 
 
 def test_shards_that_are_too_many_leave_nothing_behind(tmp_path: Path) -> None:

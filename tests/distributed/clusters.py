@@ -25,9 +25,9 @@ from gyroscope.distributed.worker import Worker
 launching._context.set_forkserver_preload(
     [
         "gyroscope.cli",
-        "gyroscope.distributed.server",
+        "gyroscope.distributed.server.parameter_server",
         "gyroscope.distributed.worker",
-        "gyroscope.kernels.compiled.moments",
+        "gyroscope._linalg._kernels.compiled.moments",
         "tomli_w",
     ]
 )
@@ -96,7 +96,7 @@ class FaultyWorker(Worker):
 
 
 def run_worker(address: str, number: int, folder: str, gates: tuple[int, ...], faults: dict[int, str]) -> int:
-    from gyroscope.errors import LinkError
+    from gyroscope._core.errors import LinkError
 
     host, _, port = address.rpartition(":")
     worker = FaultyWorker(host, int(port), number, patience=60, told=lambda text: print(text, flush=True))

@@ -29,9 +29,10 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from gyroscope import kernels, rules
+from gyroscope import rules
+from gyroscope._core.errors import ExchangeError, GyroscopeError
+from gyroscope._linalg import _kernels
 from gyroscope.distributed import RobustSGD
-from gyroscope.errors import ExchangeError, GyroscopeError
 
 N = 7
 STEPS = 4
@@ -444,7 +445,7 @@ def together(count: int, work: Callable[..., None], *arguments: Any) -> None:
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     # Whatever is slow the first time is done once, before the ranks part; torch's first optimizer imports a compiler.
-    kernels.warm_up()
+    _kernels.warm_up()
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).state_dict()
     with worlds_with_a_lost_rank(folder):
         together(N, live, folder)

@@ -14,16 +14,16 @@ from torch import Tensor
 
 import gyroscope as gy
 from gyroscope import momentum
-from gyroscope.distributed import link
-from gyroscope.distributed.link import Place, Shelf
-from gyroscope.distributed.links import LinkedWorkers
+from gyroscope._core.errors import UnknownNameError
 from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, ROUND, Message, Offer, link_key, reach
-from gyroscope.distributed.remote import Remote
-from gyroscope.distributed.server import Server, Terms
+from gyroscope.distributed.server import link_process
+from gyroscope.distributed.server.link_process import Place, Shelf
+from gyroscope.distributed.server.parameter_server import Server, Terms
+from gyroscope.distributed.server.worker_handle import Remote
+from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.distributed.worker import Calculator, Worker
-from gyroscope.errors import UnknownNameError
-from gyroscope.training import Run, load_task
-from gyroscope.workers import HonestWorkers
+from gyroscope.runs.training import Run, load_task
+from gyroscope.simulation.workers import HonestWorkers
 
 CONFIG = gy.Config(
     workers=6, byzantine=1, declared_byzantine=2, rule="median", attack="little", momentum="none", threads=1
@@ -193,7 +193,7 @@ def test_a_link_says_what_it_has_sent_only_once_it_has() -> None:
                 raise _EnoughError
 
     with pytest.raises(_EnoughError):
-        link._Link(Place("", 0, 0, "", 5.0, NO_STEP), shelf, theirs)._obey(Wire())  # type: ignore[arg-type]
+        link_process._Link(Place("", 0, 0, "", 5.0, NO_STEP), shelf, theirs)._obey(Wire())  # type: ignore[arg-type]
     assert seen == [(NO_STEP, [7.0, 7.0]), (7, [8.0, 8.0])]
 
 

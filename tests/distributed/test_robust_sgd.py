@@ -17,8 +17,8 @@ import torch
 from robust_world import CASES, LIAR, STEPS, Case, fresh, give, gradient, values_of
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.distributed import RobustSGD
-from gyroscope.errors import ConfigError
 from gyroscope.rules import Context, Memory
 
 N = robust_world.N

@@ -14,9 +14,9 @@ from clusters import Cluster, table, wait_for
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
+from gyroscope._core.errors import ConfigError, LinkError
 from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, Message, Offer, UnfitError
-from gyroscope.distributed.server import Server, Terms
-from gyroscope.errors import ConfigError, LinkError
+from gyroscope.distributed.server.parameter_server import Server, Terms
 
 OF_SAMPLED = {"straightness", "omega", "lambda", "decrease_holds", "ratio_sampled"}
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gyroscope import measures
 from gyroscope.attacks import ATTACKS
 from gyroscope.cli import main, parser
-from gyroscope.replicated import drift
+from gyroscope.research.replicated import drift
+from gyroscope.simulation import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,7 +66,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_every_recorded_column_is_explained() -> None:
     text = (ROOT / "docs" / "measures.md").read_text(encoding="utf-8")
     patterns = {"cosine_A_B": r"cosine_\w+_\w+", "cosine_A_previous": r"cosine_\w+_previous"}
-    for column in measures.COLUMNS:
+    for column in metrics.COLUMNS:
         named = f"`{column}`" in text
         by_pattern = any(name in text and re.fullmatch(pattern, column) for name, pattern in patterns.items())
         assert named or by_pattern, column

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gyroscope import Config
-from gyroscope.errors import ConfigError, GyroscopeError, UnknownNameError
+from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.experiments import grid
 
 

@@ -13,8 +13,8 @@ import numpy as np
 from interrupting import heed_interrupts
 
 import gyroscope as gy
-from gyroscope import record
-from gyroscope.config import Config
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
 
 NAMES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
@@ -41,12 +41,12 @@ def test_interrupted_and_started_again_it_redoes_nothing_and_ends_with_figures_a
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
     )
     deadline = time.monotonic() + 120
-    while not list(out.glob(f"*/{record.MODEL}")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(out.glob(f"*/{run_dir.MODEL}")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
     said = b"".join(process.communicate(timeout=120))
     assert process.returncode == 130 and b"goes on where it stopped" in said and b"Traceback" not in said
-    before = {path: path.stat().st_mtime_ns for path in out.glob(f"*/{record.MODEL}")}
+    before = {path: path.stat().st_mtime_ns for path in out.glob(f"*/{run_dir.MODEL}")}
     assert 0 < len(before) < 4, "the blow came too late to mean anything"
 
     again = subprocess.run(command, capture_output=True, text=True)
@@ -58,7 +58,7 @@ def test_interrupted_and_started_again_it_redoes_nothing_and_ends_with_figures_a
     assert (out / "report" / "figures" / "mnist-little-f_12-lr_0.5-at_worker.pdf").is_file()
 
     run = out / "mnist-little-krum-f_12-lr_0.5-at_worker-seed_2"
-    alone = gy.train(Config.load(run / record.CONFIG), out=tmp_path / "alone")
+    alone = gy.train(Config.load(run / run_dir.CONFIG), out=tmp_path / "alone")
     assert alone.config.steps == 40 and alone.config.momentum == "workers" and alone.config.seed == 2
-    for table in (record.METRICS, record.EVALUATIONS, record.WEIGHTS):
+    for table in (run_dir.METRICS, run_dir.EVALUATIONS, run_dir.WEIGHTS):
         assert (run / table).read_bytes() == (tmp_path / "alone" / table).read_bytes()

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from interrupting import heed_interrupts
 
-from gyroscope import record
 from gyroscope.experiments import cluster, grid, pool, results, scheduler
+from gyroscope.runs import run_dir
 
-TABLES = (record.METRICS, record.EVALUATIONS, record.WEIGHTS, record.MODEL)
+TABLES = (run_dir.METRICS, run_dir.EVALUATIONS, run_dir.WEIGHTS, run_dir.MODEL)
 BASE = {"task": "digits", "attack": "little", "byzantine": 5, "steps": 12}
 
 
@@ -50,7 +50,7 @@ def test_completeness_goes_by_the_configuration_not_by_the_folder(finished: Path
     changed = [dataclasses.replace(s, config=dataclasses.replace(s.config, lr="0.1")) for s in small()]
     planned = scheduler.plan(changed, finished)
     assert len(planned.jobs) == 4  # the same names, other runs
-    taken = {path.parent for path in finished.glob(f"*/{record.CONFIG}")}
+    taken = {path.parent for path in finished.glob(f"*/{run_dir.CONFIG}")}
     assert not taken & {job.path for job in planned.jobs}
     renamed = [dataclasses.replace(s, name=f"other-{s.name}") for s in small()]
     assert len(scheduler.plan(renamed, finished).complete) == 4  # other names, the same runs
@@ -119,13 +119,13 @@ def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_byte
         [*command, "--out", str(broken)], stderr=subprocess.PIPE, start_new_session=True, preexec_fn=heed_interrupts
     )
     deadline = time.monotonic() + 60
-    while not list(broken.glob(f"*/{record.CHECKPOINT}")) and process.poll() is None and time.monotonic() < deadline:
+    while not list(broken.glob(f"*/{run_dir.CHECKPOINT}")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     os.killpg(process.pid, blow)
     _, said = process.communicate(timeout=60)
     if blow == signal.SIGINT:
         assert process.returncode == 130 and b"goes on where it stopped" in said and b"Traceback" not in said
-    before = {p: p.stat().st_mtime_ns for p in broken.glob(f"*/{record.MODEL}")}
+    before = {p: p.stat().st_mtime_ns for p in broken.glob(f"*/{run_dir.MODEL}")}
     assert len(before) < 4, "the blow came too late to mean anything"
     assert subprocess.run([*command, "--out", str(broken)]).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing complete was redone
@@ -137,7 +137,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gyroscope", "sweep", str(tmp_path / "grid.toml"), "--jobs", "1", "--quiet"]
     process = subprocess.Popen([*command, "--out", str(tmp_path / "out")])
     deadline = time.monotonic() + 60
-    while not list((tmp_path / "out").glob(f"*/{record.CONFIG}")) and time.monotonic() < deadline:
+    while not list((tmp_path / "out").glob(f"*/{run_dir.CONFIG}")) and time.monotonic() < deadline:
         time.sleep(0.05)
     children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
     assert children
@@ -170,11 +170,11 @@ def test_a_directory_that_cannot_be_read_is_left_alone(tmp_path: Path, finished:
     (setup,) = small(rule=["krum"], seed=[1])
     damaged = tmp_path / setup.name
     damaged.mkdir()
-    (damaged / record.CONFIG).write_text("a_key_of_a_later_version = 1\n")
+    (damaged / run_dir.CONFIG).write_text("a_key_of_a_later_version = 1\n")
     (job,) = scheduler.plan([setup], tmp_path).jobs
     assert job.path != damaged
     assert scheduler.execute(scheduler.plan([setup], tmp_path), tmp_path, [None])[0].status == "complete"
-    assert (damaged / record.CONFIG).read_text() == "a_key_of_a_later_version = 1\n"
+    assert (damaged / run_dir.CONFIG).read_text() == "a_key_of_a_later_version = 1\n"
     assert len(scheduler.plan([setup], tmp_path).complete) == 1
 
 
@@ -199,10 +199,10 @@ def test_a_run_that_crashed_is_resumed_from_its_checkpoint(tmp_path: Path, monke
 def test_a_resumed_run_uses_the_device_that_it_is_given(tmp_path: Path) -> None:
     (setup,) = small(rule=["krum"], seed=[1])
     (job,) = scheduler.plan([setup], tmp_path).jobs
-    from gyroscope import training
+    from gyroscope.runs import training
 
     training.train(job.config, out=job.path, stop=lambda: True)
-    config = job.path / record.CONFIG
+    config = job.path / run_dir.CONFIG
     config.write_text(config.read_text().replace('device = "cpu"', 'device = "cuda:0"'))
     (job,) = scheduler.plan([setup], tmp_path).jobs
     assert job.resume

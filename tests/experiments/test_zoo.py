@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from gyroscope import attacks, record, rules
+from gyroscope import attacks, rules
+from gyroscope._core.errors import RunDirectoryError
 from gyroscope.cli import main
-from gyroscope.errors import RunDirectoryError
 from gyroscope.experiments import estimate, grid, resilience, zoo
 from gyroscope.experiments.resilience import Accuracy, Map
 from gyroscope.report import zoo as words
+from gyroscope.runs import run_dir
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 Accuracies = Callable[[zoo.Entry, int], float]
@@ -155,8 +156,8 @@ def write(folder: Path, runs: resilience.Runs) -> Path:
             setup = entry.setup.run(seed)
             path = folder / setup.name
             path.mkdir(parents=True)
-            (path / record.CONFIG).write_text(setup.config.resolve().to_toml())
-            (path / record.STATUS).write_text(
+            (path / run_dir.CONFIG).write_text(setup.config.resolve().to_toml())
+            (path / run_dir.STATUS).write_text(
                 f'{{"status": "complete", "max_accuracy": {accuracy.best}, "final_accuracy": {accuracy.final}}}'
             )
     return folder
@@ -232,9 +233,9 @@ def test_noise_is_the_scatter_of_the_contenders_or_of_the_unattacked() -> None:
 def test_runs_are_read_back_and_a_diverged_one_has_nothing_at_the_end(tmp_path: Path) -> None:
     write(tmp_path, made_up(median_is_best))
     entry = next(entry for entry in zoo.entries() if entry.attack == "nan")
-    status = tmp_path / entry.setup.run(1).name / record.STATUS
+    status = tmp_path / entry.setup.run(1).name / run_dir.STATUS
     status.write_text('{"status": "diverged", "max_accuracy": 0.3, "final_accuracy": 0.3}')
-    unfinished = tmp_path / zoo.entries()[5].setup.run(1).name / record.STATUS
+    unfinished = tmp_path / zoo.entries()[5].setup.run(1).name / run_dir.STATUS
     unfinished.write_text('{"status": "running", "step": 3}')
     runs = resilience.read(tmp_path)
     assert runs[entry.key] == {1: Accuracy(0.3, 0.0)}
@@ -371,7 +372,7 @@ def test_a_part_of_the_map_is_run_once(tmp_path: Path, capsys: pytest.CaptureFix
     assert main(command) == 0
     said = capsys.readouterr().out
     assert "2 of 2 runs are complete" in said and "not measured" in said
-    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob(f"*/{record.STATUS}")}
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.glob(f"*/{run_dir.STATUS}")}
     assert len(written) == 2
     assert main(command) == 0, "resumable: nothing is left to do"
     assert {path: path.stat().st_mtime_ns for path in written} == written

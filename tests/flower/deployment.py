@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gyroscope.flower import new_app
+from gyroscope.integrations.flower import new_app
 
 PATIENCE = 600.0
 """Seconds until something is taken to be wrong, whatever else the machine does. Only a failure waits for them."""

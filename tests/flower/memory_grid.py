@@ -15,9 +15,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from gyroscope.flower.server import serve
-from gyroscope.flower.settings import Settings
-from gyroscope.flower.template.client_app import app
+from gyroscope.integrations.flower.server import serve
+from gyroscope.integrations.flower.settings import Settings
+from gyroscope.integrations.flower.template.client_app import app
 
 # A ServerApp's process has these from its SuperLink; messages cannot be made without them.
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1

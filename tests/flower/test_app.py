@@ -17,15 +17,16 @@ from deployment import table
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from memory_grid import MemoryGrid, app_nodes, context, run_config, silent, unreadable
 
-from gyroscope import momentum, rules, training
+from gyroscope import momentum, rules
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, RunDirectoryError, UnknownNameError
 from gyroscope.cli import main
-from gyroscope.config import Config
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, RunDirectoryError, UnknownNameError
-from gyroscope.flower import TooFewRepliesError
-from gyroscope.flower.client import load_task, partition
-from gyroscope.flower.server import serve
-from gyroscope.flower.settings import Settings
-from gyroscope.simulation import first_model
+from gyroscope.integrations.flower import TooFewRepliesError
+from gyroscope.integrations.flower.client import load_task, partition
+from gyroscope.integrations.flower.server import serve
+from gyroscope.integrations.flower.settings import Settings
+from gyroscope.runs import training
+from gyroscope.runs.config import Config
+from gyroscope.runs.setup import first_model
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -133,7 +134,7 @@ def test_a_node_trains_without_the_packages_that_take_seconds_to_import(monkeypa
     config = config_of(local_steps=2)
     (node,) = app_nodes(config, 1).values()
     load_task.cache_clear()
-    for package in ("sklearn.datasets", "pandas", "matplotlib", "gyroscope.kernels.compiled"):
+    for package in ("sklearn.datasets", "pandas", "matplotlib", "gyroscope._linalg._kernels.compiled"):
         monkeypatch.setitem(sys.modules, package, None)  # whoever imports it now fails
     start = first_model(load_task("digits", ""), seed=1).state_dict()
     content = RecordDict({"arrays": ArrayRecord(start), "config": ConfigRecord({"server-round": 1})})

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope
 from deployment import PATIENCE, Processes, certificates, connection, free_port, make_app, node_key, reasons, table
 from memory_grid import accuracy_in_this_process
 
-from gyroscope.flower.settings import Settings
+from gyroscope.integrations.flower.settings import Settings
 
 LIARS = (3, 4)
 EXPECTED = (

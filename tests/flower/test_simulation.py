@@ -13,7 +13,7 @@ pytest.importorskip("ray", reason="FLOWER'S SIMULATION IS NOT TESTED: pip instal
 from deployment import PATIENCE, make_app, reasons, simulation, table
 from memory_grid import accuracy_in_this_process
 
-from gyroscope.flower.settings import Settings
+from gyroscope.integrations.flower.settings import Settings
 
 ROUNDS, STEPS = 4, 100
 EXPECTED = ["NaN", "shape", "shape", "no .npy"]

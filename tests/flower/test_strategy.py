@@ -17,8 +17,8 @@ from flwr.serverapp.strategy import FedAvg
 from memory_grid import STUCK, MemoryGrid, Node, arrays_of, reply_with, server_round, silent, stuck, unreadable
 
 from gyroscope import rules
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError
-from gyroscope.flower import CarefulGrid, Event, RobustStrategy, TooFewRepliesError
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError
+from gyroscope.integrations.flower import CarefulGrid, Event, RobustStrategy, TooFewRepliesError
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)
 BIAS = np.array([0.5, -0.5], dtype=np.float32)

@@ -14,8 +14,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.clientapp import ClientApp
 from memory_grid import arrays_of, context, reply_with
 
-from gyroscope.errors import ConfigError
-from gyroscope.flower import worker_momentum
+from gyroscope._core.errors import ConfigError
+from gyroscope.integrations.flower import worker_momentum
 
 START = np.array([1.0, 2.0, 3.0], dtype=np.float32)
 

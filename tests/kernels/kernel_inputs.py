@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gyroscope import kernels
+from gyroscope._linalg import _kernels
 
 Result = TypeVar("Result")
 
@@ -55,7 +55,7 @@ rows = st.builds(
 
 def plain(function: Callable[..., Result], *args: object) -> Result:
     """The function's result without kernels."""
-    with kernels.switched_off():
+    with _kernels.switched_off():
         return function(*args)
 
 

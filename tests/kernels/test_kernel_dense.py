@@ -13,8 +13,8 @@ from kernel_inputs import fill
 from torch import Tensor, nn
 
 import gyroscope as gy
-from gyroscope import dense, kernels
-from gyroscope.picked import Picked
+from gyroscope._linalg import _kernels, linear_layers
+from gyroscope._linalg.indexed_batch import Picked
 
 sizes = st.one_of(st.integers(1, 9), st.integers(10, 40))
 types = st.sampled_from((torch.float32, torch.float64))
@@ -31,20 +31,20 @@ def close(result: Tensor, exact: Tensor, magnitudes: Tensor, depth: int) -> bool
 def test_linear(samples: int, n: int, m: int, seed: int, dtype: torch.dtype, has_bias: bool) -> None:
     inputs = fill(samples, n, seed, "normal", dtype)
     weight, bias = fill(m, n, seed + 1, "normal", dtype), fill(1, m, seed + 2, "normal", dtype)[0]
-    layer = kernels.Layer(weight, bias if has_bias else None)
-    result = kernels.linear(inputs, layer)
+    layer = _kernels.Layer(weight, bias if has_bias else None)
+    result = _kernels.linear(inputs, layer)
     shift = bias.double() if has_bias else torch.zeros(m, dtype=torch.float64)
     exact = inputs.double() @ weight.double().T + shift
     magnitudes = inputs.double().abs() @ weight.double().abs().T + shift.abs()
     assert result.dtype == dtype and close(result, exact, magnitudes, n)
-    alone = torch.cat([kernels.linear(sample[None], layer) for sample in inputs])
+    alone = torch.cat([_kernels.linear(sample[None], layer) for sample in inputs])
     assert torch.equal(result, alone)  # whatever is computed beside it
 
 
-def gradients(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) -> list[kernels.Gradient]:
+def gradients(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) -> list[_kernels.Gradient]:
     """Of a chain of layers of these widths, of which every other has a bias."""
     return [
-        kernels.Gradient(
+        _kernels.Gradient(
             fill(h * b, m, seed + 2 * number, "normal", dtype).view(h, b, m),
             fill(h * b, n, seed + 2 * number + 1, "normal", dtype).view(h, b, n),
             (seed + number) % 2 == 0,
@@ -53,7 +53,7 @@ def gradients(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) 
     ]
 
 
-def naive_rows(layers: list[kernels.Gradient]) -> tuple[Tensor, Tensor]:
+def naive_rows(layers: list[_kernels.Gradient]) -> tuple[Tensor, Tensor]:
     """The gradients in float64, and the same of all magnitudes: what rounding errors are measured by."""
     exact, magnitudes = [], []
     for slopes, given_, has_bias in layers:
@@ -73,19 +73,19 @@ def test_gradient_rows(h: int, b: int, widths: list[int], seed: int, dtype: torc
     exact, magnitudes = naive_rows(layers)
     d = exact.shape[1]
     table = torch.full((h, d + 5), 7.0, dtype=dtype)
-    kernels.gradient_rows(layers, None, math.inf, table[:, 2:-3])
+    _kernels.gradient_rows(layers, None, math.inf, table[:, 2:-3])
     assert close(table[:, 2:-3], exact, magnitudes, b)
     assert (table[:, :2] == 7).all() and (table[:, -3:] == 7).all()  # what lies beside it is not touched
     for worker in range(h):
         alone = torch.empty(1, d, dtype=dtype)
-        one = [kernels.Gradient(x[worker, None], y[worker, None], bias) for x, y, bias in layers]
-        kernels.gradient_rows(one, None, math.inf, alone)
+        one = [_kernels.Gradient(x[worker, None], y[worker, None], bias) for x, y, bias in layers]
+        _kernels.gradient_rows(one, None, math.inf, alone)
         assert torch.equal(table[worker, 2:-3], alone[0])
     # Shift and limit are those of whole rows, to the last bit.
     shift, limit = fill(1, d, seed + 9, "normal", dtype)[0], float(exact.norm(dim=1).median())
     rows, wanted = torch.empty(h, d, dtype=dtype), table[:, 2:-3].clone()
-    kernels.gradient_rows(layers, shift, limit, rows)
-    kernels.shift_and_clip(wanted, shift, limit)
+    _kernels.gradient_rows(layers, shift, limit, rows)
+    _kernels.shift_and_clip(wanted, shift, limit)
     assert torch.equal(rows, wanted)
 
 
@@ -99,36 +99,36 @@ def test_picked_samples_are_read_where_they_lie(
     picked = Picked(source, torch.randint(kept, (h, b), generator=torch.Generator().manual_seed(seed)))
     source[torch.isin(torch.arange(kept), picked.index, invert=True)] = torch.nan
     weight, slopes = fill(m, n, seed + 1, "normal", dtype), fill(h * b, m, seed + 2, "normal", dtype).view(h, b, m)
-    layer = kernels.Layer(weight, weight[:, 0])
-    assert torch.equal(kernels.linear(picked, layer), kernels.linear(picked.taken().flatten(0, 1), layer))
+    layer = _kernels.Layer(weight, weight[:, 0])
+    assert torch.equal(_kernels.linear(picked, layer), _kernels.linear(picked.taken().flatten(0, 1), layer))
     rows = torch.empty(2, h, 2 * m * n + m, dtype=dtype)
-    more = kernels.Gradient(slopes, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
+    more = _kernels.Gradient(slopes, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
     for out, given_ in zip(rows, (picked, picked.taken()), strict=True):
-        kernels.gradient_rows([more, kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+        _kernels.gradient_rows([more, _kernels.Gradient(slopes, given_, True)], None, math.inf, out)
     assert torch.equal(rows[0], rows[1])
 
 
 def test_what_is_picked_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     source, weight, out = torch.randn(5, 4), torch.randn(3, 4), torch.empty(1, 12)
     for fast in (True, False):
-        monkeypatch.setattr(dense, "_fast_here", lambda fast=fast: fast)
+        monkeypatch.setattr(linear_layers, "_fast_here", lambda fast=fast: fast)
         for numbers in ([0, 5], [-1, 0], [2**40, 0]):
             picked = Picked(source, torch.tensor([numbers]))
             with pytest.raises(IndexError):
-                dense.linear(picked, weight, None)
+                linear_layers.linear(picked, weight, None)
             with pytest.raises(IndexError):
-                dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
+                linear_layers.gradient_rows([_kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
         for shape, of in (((2, 1), source), ((1, 3), source), ((2,), source), ((1, 2), source[:, 0]),
                           ((1, 2), source[:, None])):  # fmt: skip
             picked = Picked(of, torch.zeros(shape, dtype=torch.int64))
             with pytest.raises(ValueError, match="must"):
-                dense.gradient_rows([kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
+                linear_layers.gradient_rows([_kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
         nobody = Picked(source, torch.zeros(0, dtype=torch.int64))
-        assert dense.linear(nobody, weight, None).shape == (0, 3)
+        assert linear_layers.linear(nobody, weight, None).shape == (0, 3)
     for of, index in ((source, torch.zeros(1, dtype=torch.int32)), (source[:, 0], torch.zeros(1).long()),
                       (source[:, None], torch.zeros(1).long())):  # fmt: skip
         with pytest.raises(ValueError, match="must be picked"):
-            kernels.linear(Picked(of, index), kernels.Layer(weight, None))
+            _kernels.linear(Picked(of, index), _kernels.Layer(weight, None))
 
 
 def test_picked_is_what_an_index_gives() -> None:
@@ -172,8 +172,8 @@ def test_classify_is_forward_and_backward(
     targets = torch.randint(c, (h * b,), generator=stream)
     targets[torch.rand(h * b, generator=stream) < ignored] = -100
     shares = torch.rand(h, generator=stream, dtype=dtype)
-    layer = kernels.Layer(*weights[0])
-    found = kernels.classify(picked, layer, *weights[1], targets, shares)
+    layer = _kernels.Layer(*weights[0])
+    found = _kernels.classify(picked, layer, *weights[1], targets, shares)
     double = [(weight.double(), None if bias is None else bias.double()) for weight, bias in weights]
     losses, hidden, hidden_slopes, slopes = by_autograd(inputs.double(), double, targets, shares.double())
     # Errors of the sums, and what exp and the layers make of them.
@@ -183,7 +183,7 @@ def test_classify_is_forward_and_backward(
         spread = min(spread, 3e-4 if dtype == torch.float32 else 1e-12)
     assert found.losses.dtype == dtype and (found.losses[targets == -100] == 0).all()
     torch.testing.assert_close(found.losses.double(), losses, rtol=spread, atol=spread)
-    torch.testing.assert_close(found.hidden, kernels.linear(inputs, layer).relu(), rtol=0, atol=0)
+    torch.testing.assert_close(found.hidden, _kernels.linear(inputs, layer).relu(), rtol=0, atol=0)
     torch.testing.assert_close(found.slopes.double(), slopes, rtol=spread, atol=spread)
     alive = (hidden > 0) == (found.hidden > 0)  # what lies on the edge may fall on either side
     reach = spread * (1 + float(double[1][0].abs().sum()))
@@ -191,7 +191,7 @@ def test_classify_is_forward_and_backward(
     # To the last bit, whatever is computed beside it.
     for worker in range(h):
         own = slice(worker * b, (worker + 1) * b)
-        alone = kernels.classify(inputs[own], layer, *weights[1], targets[own], shares[worker : worker + 1])
+        alone = _kernels.classify(inputs[own], layer, *weights[1], targets[own], shares[worker : worker + 1])
         assert all(torch.equal(one, all_[own]) for one, all_ in zip(alone, found, strict=True))
 
 
@@ -204,7 +204,7 @@ def test_what_is_not_finite_is_classified_like_torch_does(strange: float) -> Non
     for where in range(3):
         inputs, (first, _), (last, bias) = torch.randn(30, 5), *[(w.clone(), b.clone()) for w, b in weights]
         (inputs, first, last)[where][2, 3] = strange
-        found = kernels.classify(inputs, kernels.Layer(first, weights[0][1]), last, bias, targets, shares)
+        found = _kernels.classify(inputs, _kernels.Layer(first, weights[0][1]), last, bias, targets, shares)
         losses, hidden, hidden_slopes, slopes = by_autograd(
             inputs, [(first, weights[0][1]), (last, bias)], targets, shares
         )
@@ -214,10 +214,10 @@ def test_what_is_not_finite_is_classified_like_torch_does(strange: float) -> Non
 
 
 def test_what_cannot_be_classified_is_an_error_or_torchs_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    monkeypatch.setattr(linear_layers, "_fast_here", lambda: True)
     inputs, shares, targets = torch.randn(6, 5), torch.ones(2), torch.tensor([0, 1, 2, 0, -100, 1])
     first, last = nn.Linear(5, 4), nn.Linear(4, 3)
-    layer, weight = kernels.Layer(first.weight, first.bias), last.weight.detach()
+    layer, weight = _kernels.Layer(first.weight, first.bias), last.weight.detach()
     wrong: list[tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]] = [
         (inputs, weight, None, targets[:5], shares), (inputs, weight, None, targets, torch.ones(4)),
         (inputs, weight[:, :3], None, targets, shares), (inputs, weight.double(), None, targets, shares),
@@ -228,13 +228,13 @@ def test_what_cannot_be_classified_is_an_error_or_torchs_to_do(monkeypatch: pyte
     ]  # fmt: skip
     for given_, weight_, bias, targets_, shares_ in wrong:
         with pytest.raises(ValueError, match=r"must|takes"):
-            kernels.classify(given_, layer, weight_, bias, targets_, shares_)
-    assert dense.classify(inputs, first, last, targets, shares) is not None
-    with kernels.switched_off():
-        assert dense.classify(inputs, first, last, targets, shares) is None
-    assert dense.classify(inputs, first, last, targets[:, None], shares) is None
+            _kernels.classify(given_, layer, weight_, bias, targets_, shares_)
+    assert linear_layers.classify(inputs, first, last, targets, shares) is not None
+    with _kernels.switched_off():
+        assert linear_layers.classify(inputs, first, last, targets, shares) is None
+    assert linear_layers.classify(inputs, first, last, targets[:, None], shares) is None
     for bad in (3, -1):
-        assert dense.classify(inputs, first, last, torch.where(targets == 2, bad, targets), shares) is None
+        assert linear_layers.classify(inputs, first, last, torch.where(targets == 2, bad, targets), shares) is None
         task = gy.Task(
             lambda: nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3)),
             (inputs, torch.full((6,), bad)),
@@ -251,13 +251,13 @@ def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     order = torch.randperm(900, generator=torch.Generator().manual_seed(4))
     picked = Picked(inputs[order.argsort()], order.view(9, 100))
     assert torch.equal(picked.taken().flatten(0, 1), inputs)
-    layer = kernels.Gradient(slopes, picked, True)
+    layer = _kernels.Gradient(slopes, picked, True)
     threads, results = torch.get_num_threads(), []
     try:
         for number in (1, 2):
             torch.set_num_threads(number)
-            results.append(kernels.linear(picked, kernels.Layer(weight, None)))
-            kernels.gradient_rows([layer], inputs.flatten()[:78_500], 3.0, into[number - 1])
+            results.append(_kernels.linear(picked, _kernels.Layer(weight, None)))
+            _kernels.gradient_rows([layer], inputs.flatten()[:78_500], 3.0, into[number - 1])
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(results[0], results[1]) and torch.equal(into[0], into[1])
@@ -269,25 +269,30 @@ def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
     """One sample's or one worker's infinity reaches no other, also where vectors are filled up with zeros."""
     inputs, weight = torch.ones(7, 19), torch.full((21, 19), 2.0)
     inputs[3, 5] = strange
-    assert torch.equal(kernels.linear(inputs, kernels.Layer(weight, None)).isfinite().all(dim=1), torch.arange(7) != 3)
+    assert torch.equal(
+        _kernels.linear(inputs, _kernels.Layer(weight, None)).isfinite().all(dim=1), torch.arange(7) != 3
+    )
     slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 100)
     given_ = inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0)
-    kernels.gradient_rows([kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+    _kernels.gradient_rows([_kernels.Gradient(slopes, given_, True)], None, math.inf, out)
     finite = torch.ones(3, 100, dtype=torch.bool)
     finite[1, 5:95:19] = False
     assert torch.equal(out.isfinite(), finite)
 
 
 def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    monkeypatch.setattr(linear_layers, "_fast_here", lambda: True)
     inputs = torch.randn(5, 64)
     for width in (16, 100):
         weight, model = torch.randn(3, width), nn.Sequential(nn.Flatten(), nn.Linear(width, 3))
-        for attempt in (lambda w=weight: dense.linear(inputs, w, None), lambda m=model: dense.forward(m)(inputs)):
+        for attempt in (
+            lambda w=weight: linear_layers.linear(inputs, w, None),
+            lambda m=model: linear_layers.forward(m)(inputs),
+        ):
             with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), torch.inference_mode():
                 attempt()
         with pytest.raises(ValueError, match="takes"):
-            kernels.linear(inputs, kernels.Layer(weight, None))
+            _kernels.linear(inputs, _kernels.Layer(weight, None))
         task = gy.Task(lambda m=model: m, (inputs, torch.zeros(5).long()), (inputs, torch.zeros(5).long()),
                        loss=nn.functional.cross_entropy)  # fmt: skip
         with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
@@ -296,37 +301,37 @@ def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pyte
 
 def test_rows_that_do_not_fit_their_layers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     slopes, given_, shift = torch.randn(2, 5, 3), torch.randn(2, 5, 4), torch.zeros(12)
-    layer, double = kernels.Gradient(slopes, given_, False), torch.empty(2, 12, dtype=torch.float64)
-    nobody = kernels.Gradient(slopes[:, :0], given_[:, :0], False)
-    wrong: list[tuple[list[kernels.Gradient], Tensor | None, Tensor]] = [
+    layer, double = _kernels.Gradient(slopes, given_, False), torch.empty(2, 12, dtype=torch.float64)
+    nobody = _kernels.Gradient(slopes[:, :0], given_[:, :0], False)
+    wrong: list[tuple[list[_kernels.Gradient], Tensor | None, Tensor]] = [
         ([layer], shift, torch.empty(2, 11)), ([layer], shift, torch.empty(2, 13)), ([layer], None, torch.empty(1, 12)),
         ([layer], None, torch.empty(3, 12)), ([layer], None, double), ([layer], shift[1:], torch.empty(2, 12)),
         ([layer], shift.double(), torch.empty(2, 12)), ([], None, torch.empty(2, 0)),
         ([nobody], None, torch.empty(2, 12)),
-        ([layer, kernels.Gradient(slopes[:1], given_[:1], False)], None, torch.empty(2, 24)),
-        ([kernels.Gradient(slopes, given_[:, :4], False)], None, torch.empty(2, 12)),
+        ([layer, _kernels.Gradient(slopes[:1], given_[:1], False)], None, torch.empty(2, 24)),
+        ([_kernels.Gradient(slopes, given_[:, :4], False)], None, torch.empty(2, 12)),
     ]  # fmt: skip
     for fast in (True, False):
-        monkeypatch.setattr(dense, "_fast_here", lambda fast=fast: fast)
+        monkeypatch.setattr(linear_layers, "_fast_here", lambda fast=fast: fast)
         for layers, shift_, out in wrong:
             with pytest.raises(ValueError, match="must"):
-                dense.gradient_rows(layers, shift_, 1.0, out)
+                linear_layers.gradient_rows(layers, shift_, 1.0, out)
             with pytest.raises(ValueError, match="must"):
-                kernels.gradient_rows(layers, shift_, 1.0, out)
+                _kernels.gradient_rows(layers, shift_, 1.0, out)
     with pytest.raises(ValueError, match="neighbours"):
-        kernels.gradient_rows([layer], None, 1.0, torch.empty(2, 24)[:, ::2])
+        _kernels.gradient_rows([layer], None, 1.0, torch.empty(2, 24)[:, ::2])
     apart, wanted = torch.empty(2, 12), torch.empty(2, 12)
-    kernels.gradient_rows([layer], torch.arange(24.0)[::2], 1.0, apart)
-    kernels.gradient_rows([layer], torch.arange(0.0, 24.0, 2.0), 1.0, wanted)
+    _kernels.gradient_rows([layer], torch.arange(24.0)[::2], 1.0, apart)
+    _kernels.gradient_rows([layer], torch.arange(0.0, 24.0, 2.0), 1.0, wanted)
     assert torch.equal(apart, wanted)
 
 
 def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    monkeypatch.setattr(dense, "_fast_here", lambda: True)
+    monkeypatch.setattr(linear_layers, "_fast_here", lambda: True)
     for name in ("linear", "classify", "gradient_rows"):
-        original = getattr(kernels, name)
-        monkeypatch.setattr(kernels, name, lambda *args, n=name, f=original: (calls.append(n), f(*args))[1])
+        original = getattr(_kernels, name)
+        monkeypatch.setattr(_kernels, name, lambda *args, n=name, f=original: (calls.append(n), f(*args))[1])
     inputs, targets = torch.randn(20, 6), torch.zeros(20).long()
     task = gy.Task(
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (inputs, targets),
@@ -344,10 +349,10 @@ def test_what_changes_a_layer_from_outside_is_respected() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
     inputs = torch.randn(4, 6)
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
-        assert dense.forward(model)(inputs).dtype == model(inputs).dtype == torch.bfloat16
+        assert linear_layers.forward(model)(inputs).dtype == model(inputs).dtype == torch.bfloat16
     model[1].forward = lambda values: values[:, :3] * 2  # type: ignore[method-assign]
     with torch.inference_mode():
-        assert torch.equal(dense.forward(model)(inputs), inputs[:, :3] * 2)
+        assert torch.equal(linear_layers.forward(model)(inputs), inputs[:, :3] * 2)
 
 
 class _Doubled(nn.Linear):
@@ -368,20 +373,20 @@ def test_forward_is_what_the_model_does() -> None:
     models = [plain, hooked, wholly_hooked, normed, nn.Sequential(nn.Flatten(), _Doubled(12, 9)),
               nn.Sequential(nn.Linear(6, 3)), nn.Linear(6, 3)]  # fmt: skip
     for model in models:
-        assert torch.allclose(dense.forward(model)(inputs), model(inputs), rtol=1e-5, atol=1e-6)
+        assert torch.allclose(linear_layers.forward(model)(inputs), model(inputs), rtol=1e-5, atol=1e-6)
 
 
 def test_other_processors_and_types_take_torchs_products(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs, weight = torch.randn(5, 4), torch.randn(3, 4)
-    half = dense.linear(inputs.bfloat16(), weight.bfloat16(), None)
+    half = linear_layers.linear(inputs.bfloat16(), weight.bfloat16(), None)
     assert half.dtype == torch.bfloat16
-    monkeypatch.setattr(kernels, "linear", None)  # would not be callable
-    monkeypatch.setattr(kernels, "gradient_rows", None)
-    monkeypatch.setattr(dense, "_fast_here", lambda: False)
-    assert torch.equal(dense.linear(inputs, weight, None), inputs @ weight.T)
+    monkeypatch.setattr(_kernels, "linear", None)  # would not be callable
+    monkeypatch.setattr(_kernels, "gradient_rows", None)
+    monkeypatch.setattr(linear_layers, "_fast_here", lambda: False)
+    assert torch.equal(linear_layers.linear(inputs, weight, None), inputs @ weight.T)
     layers = gradients(3, 5, [4, 6, 2], 1, torch.float32)
     rows, shift = torch.empty(3, naive_rows(layers)[0].shape[1]), torch.randn(naive_rows(layers)[0].shape[1])
-    dense.gradient_rows(layers, shift, 2.0, rows)
+    linear_layers.gradient_rows(layers, shift, 2.0, rows)
     wanted = naive_rows(layers)[0] + shift.double()
     wanted *= (2.0 / wanted.norm(dim=1, keepdim=True)).clamp_max(1)
     assert torch.allclose(rows.double(), wanted, rtol=1e-5, atol=1e-6)

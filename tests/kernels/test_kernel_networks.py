@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from gyroscope.kernels import networks
+from gyroscope._linalg._kernels import networks
 
 
 def run(plan: networks.Plan, values: list[int]) -> list[int]:

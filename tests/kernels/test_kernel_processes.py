@@ -16,16 +16,16 @@ from kernel_inputs import fill, same
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyroscope import kernels
-from gyroscope.kernels import threads
+from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import threads
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "median": kernels.median,
-    "mean_around_median": lambda matrix: kernels.mean_around_median(matrix, 5),
-    "distances": kernels.distances,
-    "moments": lambda matrix: kernels.column_moments(matrix).mean,
-    "squares": lambda matrix: torch.tensor(kernels.column_moments(matrix).squares, dtype=torch.float64),
-    "gram": lambda matrix: kernels.gram(list(matrix)).dots,
+    "median": _kernels.median,
+    "mean_around_median": lambda matrix: _kernels.mean_around_median(matrix, 5),
+    "distances": _kernels.distances,
+    "moments": lambda matrix: _kernels.column_moments(matrix).mean,
+    "squares": lambda matrix: torch.tensor(_kernels.column_moments(matrix).squares, dtype=torch.float64),
+    "gram": lambda matrix: _kernels.gram(list(matrix)).dots,
 }
 
 
@@ -105,7 +105,7 @@ def test_called_from_several_threads_at_once(matrix: Tensor) -> None:
 
 def _results(values: NDArray[np.float32]) -> list[bytes]:
     matrix = torch.from_numpy(values)
-    return [result.numpy().tobytes() for result in (kernels.median(matrix), kernels.distances(matrix))]
+    return [result.numpy().tobytes() for result in (_kernels.median(matrix), _kernels.distances(matrix))]
 
 
 def _child(connection: Connection, values: NDArray[np.float32]) -> None:
@@ -135,29 +135,29 @@ def test_in_a_child_process(method: str, matrix: Tensor) -> None:
 
 def test_usable() -> None:
     matrix = torch.zeros(3, 4)
-    assert kernels.usable(matrix) and kernels.usable(matrix.double()) and kernels.usable(matrix[0])
-    assert kernels.usable(matrix[:, :2]) and kernels.usable(matrix[::2]) and kernels.usable(matrix[:1].expand(5, 4))
-    assert kernels.usable(torch.zeros(3, 1)) and kernels.usable(matrix[:, :1])
-    assert not kernels.usable(matrix.t())
-    assert not kernels.usable(matrix.half())
-    assert not kernels.usable(matrix.to("meta"))
-    assert not kernels.usable(torch.zeros(3, 0))
-    with kernels.switched_off():
-        assert not kernels.usable(matrix)
+    assert _kernels.usable(matrix) and _kernels.usable(matrix.double()) and _kernels.usable(matrix[0])
+    assert _kernels.usable(matrix[:, :2]) and _kernels.usable(matrix[::2]) and _kernels.usable(matrix[:1].expand(5, 4))
+    assert _kernels.usable(torch.zeros(3, 1)) and _kernels.usable(matrix[:, :1])
+    assert not _kernels.usable(matrix.t())
+    assert not _kernels.usable(matrix.half())
+    assert not _kernels.usable(matrix.to("meta"))
+    assert not _kernels.usable(torch.zeros(3, 0))
+    with _kernels.switched_off():
+        assert not _kernels.usable(matrix)
 
 
 def test_without_numba_nothing_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_installed", lambda: False)
-    assert not kernels.usable(torch.zeros(3, 4))
+    monkeypatch.setattr(_kernels, "_installed", lambda: False)
+    assert not _kernels.usable(torch.zeros(3, 4))
 
 
 def test_importing_gyroscope_does_not_import_numba() -> None:
-    code = "import sys, gyroscope, gyroscope.kernels; sys.exit('numba' in sys.modules)"
+    code = "import sys, gyroscope, gyroscope._linalg._kernels; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
 def test_where_nothing_can_be_kept_it_still_compiles() -> None:
-    from gyroscope.kernels.compiled import build
+    from gyroscope._linalg._kernels.compiled import build
 
     scope: dict[str, Callable[[int], int]] = {}
     exec("def double(x): return 2 * x", scope)  # numba finds no file, hence no folder to keep it in
@@ -165,6 +165,6 @@ def test_where_nothing_can_be_kept_it_still_compiles() -> None:
 
 
 def test_a_change_in_any_source_is_noticed() -> None:
-    from gyroscope.kernels.compiled import build, selections
+    from gyroscope._linalg._kernels.compiled import build, selections
 
     assert build._DIGEST in selections.columns.__qualname__

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kernel_inputs import close, rows, same
 from torch import Tensor
 
-from gyroscope import kernels, statistics
-from gyroscope.rows import plain_shift_and_clip
+from gyroscope._linalg import _kernels, moments
+from gyroscope._linalg.matrix import plain_shift_and_clip
 
 
 @given(rows, st.sampled_from((0.0, 1e4)))
@@ -23,7 +23,7 @@ def test_moments(matrix: Tensor, offset: float) -> None:
     wide = matrix.double()
     mean = wide.mean(dim=0)
     deviations = wide - mean
-    got = kernels.column_moments(matrix, std=True)
+    got = _kernels.column_moments(matrix, std=True)
     scale = wide.abs().amax(dim=0)  # float64 sums in another order
     rounding = torch.finfo(matrix.dtype).eps
     assert got.mean.dtype == matrix.dtype
@@ -35,7 +35,7 @@ def test_moments(matrix: Tensor, offset: float) -> None:
     assert got.squares == pytest.approx(float(deviations.square().sum()), rel=1e-9, abs=1e-20 * float(scale.max()) ** 2)
     assert got.norm == pytest.approx(float(torch.linalg.vector_norm(got.mean, dtype=torch.float64)), rel=1e-12)
     assert got.largest == float(got.mean.abs().max())
-    without = kernels.column_moments(matrix)
+    without = _kernels.column_moments(matrix)
     assert without.std is None
     assert torch.equal(without.mean, got.mean) and without[2:] == got[2:]
 
@@ -43,10 +43,10 @@ def test_moments(matrix: Tensor, offset: float) -> None:
 def test_moments_with_nan_and_infinity() -> None:
     matrix = torch.ones(3, 50)
     matrix[1, 4] = torch.nan
-    got = kernels.column_moments(matrix)
+    got = _kernels.column_moments(matrix)
     assert math.isnan(got.squares) and math.isnan(got.norm) and math.isnan(got.largest)
     matrix[1, 4] = torch.inf
-    got = kernels.column_moments(matrix)
+    got = _kernels.column_moments(matrix)
     assert math.isnan(got.squares) and got.norm == math.inf and got.largest == math.inf
 
 
@@ -55,7 +55,7 @@ def test_moments_with_nan_and_infinity() -> None:
 def test_inner_products(matrix: Tensor) -> None:
     matrix = matrix[:6].clamp(-1e38, 1e38).nan_to_num(0.5)
     wide = matrix.double()
-    got = kernels.gram(list(matrix))
+    got = _kernels.gram(list(matrix))
     norms = wide.norm(dim=1)
     assert bool(((got.dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
     assert torch.equal(got.dots, got.dots.T)
@@ -64,7 +64,7 @@ def test_inner_products(matrix: Tensor) -> None:
 
 def test_only_the_pairs_that_are_asked_for() -> None:
     vectors = list(torch.randn(4, 1000))
-    full, some = kernels.gram(vectors), kernels.gram(vectors, [(0, 2), (3, 1)])
+    full, some = _kernels.gram(vectors), _kernels.gram(vectors, [(0, 2), (3, 1)])
     asked = torch.eye(4, dtype=torch.bool)
     for i, j in ((0, 2), (3, 1)):
         asked[i, j] = asked[j, i] = True
@@ -81,7 +81,7 @@ def test_a_pair_of_vectors_is_their_difference(matrix: Tensor) -> None:
     right, other = left.roll(1), matrix[-1].clamp(-1e37, 1e37).nan_to_num(0.5)
     wide = torch.stack([left.double() - right.double(), other.double()])
     norms = wide.norm(dim=1)
-    for function in (statistics.products, statistics.plain_products):
+    for function in (moments.products, moments.plain_products):
         got = function([(left, right), other])
         dots = torch.tensor(got.dots, dtype=torch.float64)
         assert bool(((dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
@@ -90,7 +90,7 @@ def test_a_pair_of_vectors_is_their_difference(matrix: Tensor) -> None:
 
 @pytest.mark.parametrize("first", ["moments", "std"])
 def test_deviations_are_computed_only_when_asked_for(first: str) -> None:
-    described = statistics.Described(torch.randn(5, 100))
+    described = moments.Described(torch.randn(5, 100))
     getattr(described, first)
     assert (described.moments.std is None) == (first == "moments")
     assert torch.allclose(described.std, described.rows.std(dim=0))
@@ -98,7 +98,7 @@ def test_deviations_are_computed_only_when_asked_for(first: str) -> None:
 
 
 def test_inner_products_with_nan_and_infinity() -> None:
-    got = kernels.gram([torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0])])
+    got = _kernels.gram([torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0])])
     assert math.isnan(got.largest[0]) and got.largest[1:].tolist() == [math.inf, 2.0]
     assert got.dots[1, 2] == math.inf and got.dots[0].isnan().all()
 
@@ -108,7 +108,7 @@ def test_inner_products_with_nan_and_infinity() -> None:
 def test_mean_of_chosen_rows(matrix: Tensor, data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=1, unique=True))
     kept = matrix[numbers].double()
-    got = kernels.mean_of(matrix, torch.tensor(numbers))
+    got = _kernels.mean_of(matrix, torch.tensor(numbers))
     assert got.dtype == matrix.dtype
     bad = ~kept.isfinite().all(dim=0)
     assert not got[bad].isfinite().any()
@@ -120,14 +120,14 @@ def test_mean_of_chosen_rows(matrix: Tensor, data: st.DataObject) -> None:
 def test_chosen_rows_must_exist() -> None:
     for numbers in ([], [3], [-1]):
         with pytest.raises(ValueError, match="chosen"):
-            kernels.mean_of(torch.zeros(3, 4), numbers)
+            _kernels.mean_of(torch.zeros(3, 4), numbers)
 
 
 def test_vectors_of_different_kinds_are_an_error() -> None:
     with pytest.raises(ValueError, match="one length"):
-        kernels.gram([torch.zeros(3), torch.zeros(4)])
+        _kernels.gram([torch.zeros(3), torch.zeros(4)])
     with pytest.raises(ValueError, match="one type"):
-        kernels.gram([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])
+        _kernels.gram([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])
 
 
 @given(rows, st.sampled_from((None, 0.0, 1e-4, 3.0)), st.sampled_from((0.5, 2.0, 1e30, math.inf)))
@@ -135,7 +135,7 @@ def test_vectors_of_different_kinds_are_an_error() -> None:
 def test_shifting_and_clipping(matrix: Tensor, factor: float | None, limit: float) -> None:
     matrix = matrix.clamp(-1e37, 1e37).nan_to_num(0.5)
     shift = None if factor is None else matrix[0].roll(1) * factor
-    for function in (kernels.shift_and_clip, plain_shift_and_clip):
+    for function in (_kernels.shift_and_clip, plain_shift_and_clip):
         got = matrix.clone()
         function(got, shift, limit)
         wanted = matrix.double() if shift is None else matrix.double() + shift.double()
@@ -150,7 +150,7 @@ def test_shifting_and_clipping(matrix: Tensor, factor: float | None, limit: floa
         assert torch.equal(got[unchanged], matrix[unchanged])
 
 
-@pytest.mark.parametrize("function", [kernels.shift_and_clip, plain_shift_and_clip])
+@pytest.mark.parametrize("function", [_kernels.shift_and_clip, plain_shift_and_clip])
 def test_clipping_what_is_not_finite(function: Callable[..., None]) -> None:
     matrix = torch.ones(3, 50)
     matrix[0, 7], matrix[1, 7] = torch.nan, torch.inf

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import gyroscope as gy
 from gyroscope import attacks
 from gyroscope.attacks import View
-from gyroscope.replicated.models import Replication
-from gyroscope.replicated.servers import Servers
-from gyroscope.training import Run
+from gyroscope.research.replicated.models import Replication
+from gyroscope.research.replicated.servers import Servers
+from gyroscope.runs.training import Run
 
 STREAM = torch.Generator().manual_seed(11)
 CENTRES = torch.randn(3, 5, generator=STREAM) * 2

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gyroscope import attacks
 from gyroscope.attacks import Attack
-from gyroscope.replicated import drift, quorums
-from gyroscope.replicated.models import Post, Replication, median
+from gyroscope.research.replicated import drift, quorums
+from gyroscope.research.replicated.models import Post, Replication, median
 
 
 def post(

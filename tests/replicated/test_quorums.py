@@ -7,8 +7,8 @@ import torch
 from replicas import TASK, config
 
 import gyroscope as gy
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError
-from gyroscope.replicated import quorums
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError
+from gyroscope.research.replicated import quorums
 
 
 @pytest.mark.parametrize("kind", ["servers", "workers"])

@@ -12,8 +12,8 @@ from test_models import plain_median
 
 import gyroscope as gy
 from gyroscope.cli import main
-from gyroscope.replicated import drift, quorums
-from gyroscope.training import Run
+from gyroscope.research.replicated import drift, quorums
+from gyroscope.runs.training import Run
 
 PLACEMENTS = ["workers", "server", "none"]
 SEVERAL = {"servers": 6, "byzantine_servers": 1, "declared_byzantine": 2}
@@ -84,7 +84,7 @@ class Oracle:
         )
 
     def gradient(self, worker: int, step: int, model: torch.Tensor) -> torch.Tensor:
-        from gyroscope.data.splits import deal
+        from gyroscope.simulation.data.splits import deal
 
         chosen = deal(1, step, range(worker, worker + 1), 180, 6)[0]
         parameters = model.clone().requires_grad_()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gyroscope.config import Config
 from gyroscope.experiments import results, scheduler
 from gyroscope.experiments.grid import Setup, with_seeds
+from gyroscope.runs.config import Config
 
 STEPS, SEEDS, F = 20, (1, 2), 5
 

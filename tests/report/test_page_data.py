@@ -11,9 +11,9 @@ import numpy
 import pandas
 import pytest
 
-from gyroscope.config import Config
 from gyroscope.experiments import results
 from gyroscope.report import page_data, page_layout, page_series
+from gyroscope.runs.config import Config
 
 
 @pytest.fixture(scope="module")

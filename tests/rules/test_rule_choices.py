@@ -6,7 +6,7 @@ import pytest
 import torch
 from strategies import normal
 
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
 from gyroscope.rules import CGE, Aksel, MeaMed, MoNNA, Phocas, TrimmedMean
 
 NAN, INF = float("nan"), float("inf")

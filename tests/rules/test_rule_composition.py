@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from strategies import BAD, Problem, matrices, normal, problems, seeds
 from torch import Tensor
 
-from gyroscope import rows as rows_module
 from gyroscope import rules
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, UnknownNameError
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, UnknownNameError
+from gyroscope._linalg import matrix
 from gyroscope.rules import (
     PREAGGREGATIONS,
     Aggregate,
@@ -190,7 +190,7 @@ def test_a_stage_works_in_blocks_of_columns(name: str, monkeypatch: pytest.Monke
     rows = normal(9, 40, seed=4)
     rows[3, 39] = nan
     whole = PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows
-    monkeypatch.setattr("gyroscope.rows._BLOCK", 7)
+    monkeypatch.setattr("gyroscope._linalg.matrix._BLOCK", 7)
     torch.testing.assert_close(PREAGGREGATIONS[name]()(rows, 2, CONTEXT).rows, whole, equal_nan=True)
 
 
@@ -353,7 +353,7 @@ def test_nnm_on_parts_of_the_columns_gives_the_whole(bad: float) -> None:
     rows[3, 0] = bad
     rows[7, 299] = -bad
     parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise([0, 1, 40, 300])]
-    table = torch.stack([rows_module.squared_distances(part) for part in parts]).sum(dim=0)
+    table = torch.stack([matrix.squared_distances(part) for part in parts]).sum(dim=0)
     for rule in (Nnm() >> Median(), Nnm() >> Columns() >> Median()):
         aggregates = [rule.on_columns(part, 2, table) for part in parts]
         whole = rule(rows, 2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
 from gyroscope.rules import GeometricMedian, weiszfeld
 from gyroscope.rules.weiszfeld import excess_at, geometric_median
 

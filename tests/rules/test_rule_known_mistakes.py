@@ -11,8 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import RESILIENT_SPECS, RULE_SPECS, Problem, normal, seeds
 
-from gyroscope.rows import distances, squared_distances
-from gyroscope.rules import Average, Bulyan, Krum, Median, coordinatewise, parse
+from gyroscope._linalg import order_statistics
+from gyroscope._linalg.matrix import distances, squared_distances
+from gyroscope.rules import Average, Bulyan, Krum, Median, parse
 from gyroscope.rules.krum import Scoring
 
 by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
@@ -218,24 +219,24 @@ def test_the_mean_around_the_median_takes_the_smaller_of_two_equally_near(
     column = torch.tensor(values, dtype=dtype).unsqueeze(1)
     before = column.clone()
     (right,) = oracles.means_around_median(values, count)
-    got = coordinatewise.mean_around_median(column, count)
+    got = order_statistics.mean_around_median(column, count)
     assert got.dtype == dtype and got.item() == pytest.approx(right, rel=1e-6)
     assert torch.equal(column, before)
 
 
 def test_the_mean_around_the_median_by_hand() -> None:
     columns = torch.tensor([[0.0, 1.0, 5.0], [1.0, 2.0, 5.0], [2.0, 9.0, 5.0], [3.0, 10.0, 6.0]])
-    assert coordinatewise.mean_around_median(columns, 1).tolist() == [1.0, 2.0, 5.0]
-    assert coordinatewise.mean_around_median(columns, 2).tolist() == [0.5, 1.5, 5.0]  # 0 and 2 are equally near to 1
-    assert coordinatewise.mean_around_median(columns, 4).tolist() == [1.5, 5.5, 5.25]
+    assert order_statistics.mean_around_median(columns, 1).tolist() == [1.0, 2.0, 5.0]
+    assert order_statistics.mean_around_median(columns, 2).tolist() == [0.5, 1.5, 5.0]  # 0 and 2 are equally near to 1
+    assert order_statistics.mean_around_median(columns, 4).tolist() == [1.5, 5.5, 5.25]
 
 
 @given(seed=seeds, n=st.integers(1, 12), d=st.sampled_from([1, 5, 17]))
 def test_both_medians_are_exact(seed: int, n: int, d: int) -> None:
     rows = normal(n, d, seed, torch.float32)
-    assert coordinatewise.median(rows).tolist() == oracles.median(rows.tolist())
+    assert order_statistics.median(rows).tolist() == oracles.median(rows.tolist())
     right = torch.tensor(oracles.median(rows.tolist(), "mean"), dtype=torch.float32)
-    assert torch.equal(coordinatewise.median(rows, "mean"), right)
+    assert torch.equal(order_statistics.median(rows, "mean"), right)
 
 
 # ------------------------------------------------------------------------------------------- housekeeping

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.attacks import Little, View
-from gyroscope.errors import ConfigError
 from gyroscope.rules import CenteredClipping, Context, FLTrust, Memory, Rule, SafeGuard, Zeno, parse
 
 nan, inf = math.nan, math.inf

@@ -9,7 +9,7 @@ import torch
 from strategies import normal
 
 from gyroscope import rules
-from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
+from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
 from gyroscope.rules import Average, Bucketing, Bulyan, CenteredClipping, Context, Krum, Median, Mixture, Nnm, parse
 
 ROWS = normal(11, 4, seed=1)

@@ -16,8 +16,8 @@ from sklearn.cluster import HDBSCAN, MeanShift, estimate_bandwidth
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope.errors import ConfigError, InfeasibleError
-from gyroscope.rows import squared_distances
+from gyroscope._core.errors import ConfigError, InfeasibleError
+from gyroscope._linalg.matrix import squared_distances
 from gyroscope.rules import CAF, FLAME, SMEA, Aggregate, Context, DnC, SignGuard, flame, meanshift, spectral, subsets
 
 NAN, INF = math.nan, math.inf

@@ -11,7 +11,7 @@ from oracles import RULE_ORACLES
 from strategies import RULE_SPECS, Problem, normal
 
 from gyroscope import rules
-from gyroscope.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
+from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
 from gyroscope.rules import RULES, Average, Bulyan, Krum, Median, parse
 
 by_name = pytest.mark.parametrize("name", RULES)

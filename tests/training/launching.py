@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["gyroscope.cli", "gyroscope.training", "rich.progress", "tomli_w"])
+_context.set_forkserver_preload(["gyroscope.cli", "gyroscope.runs.training", "rich.progress", "tomli_w"])
 
 PATIENCE = 120.0
 """Seconds after which a process that should have done something long ago counts as hanging."""
@@ -128,7 +128,7 @@ def custom_task() -> Any:
     from torch import nn
 
     import gyroscope as gy
-    from gyroscope.data import digits
+    from gyroscope.simulation.data import digits
 
     pictures, labels = digits.load()
     inputs = torch.from_numpy(pictures).float().div(16).view(-1, 1, 8, 8)

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 from launching import Finished, Started, gyroscope, lines, start
 
-from gyroscope import attacks, momentum, rules, tasks
-from gyroscope.config import Config
-from gyroscope.data.shards import SHARDINGS
+from gyroscope import attacks, momentum, rules
+from gyroscope.runs.config import Config
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data.shards import SHARDINGS
 
 
 def check_mistake(finished: Finished, *says: str) -> None:
@@ -216,7 +217,7 @@ def test_without_a_terminal_progress_is_plain_lines_on_standard_error(tmp_path: 
 
 
 def test_only_what_means_a_field_becomes_an_option() -> None:
-    from gyroscope.commands.wording import reworded
+    from gyroscope.cli.wording import reworded
 
     assert reworded("use workers or server; lower f to 3 or use at least 5 workers") == (
         "use workers or server; lower f to 3 or use at least 5 workers"

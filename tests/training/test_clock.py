@@ -9,7 +9,7 @@ from pathlib import Path
 from launching import gyroscope
 
 import gyroscope as gy
-from gyroscope.clock import SECTIONS, Stopwatch
+from gyroscope._core.clock import SECTIONS, Stopwatch
 
 CONFIG = gy.Config(task="digits", rule="krum", attack="little", byzantine=3, workers=11, steps=20, threads=1)
 

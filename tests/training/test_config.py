@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gyroscope as gy
-from gyroscope import attacks, rules, tasks
-from gyroscope.data import shards
-from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
-from gyroscope.schedule import Schedule
+from gyroscope import attacks, rules
+from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
+from gyroscope.runs.schedule import Schedule
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data import shards
 
 
 @given(

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope import Config, training
-from gyroscope.curvature import ADAPTATIONS, Course
-from gyroscope.errors import ConfigError, UnknownNameError
+from gyroscope import Config
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope.research.adaptive.curvature import ADAPTATIONS, Course
+from gyroscope.runs import training
 
 QUICK = Config(task="digits", rule="median", workers=7, declared_byzantine=2, steps=12, lr="0.1", evaluate_every=4)
 

@@ -8,8 +8,8 @@ import pytest
 from launching import gyroscope
 
 import gyroscope as gy
-from gyroscope.defences import DEFENCES
-from gyroscope.errors import UnknownNameError
+from gyroscope._core.errors import UnknownNameError
+from gyroscope.runs.defences import DEFENCES
 
 QUICK = ("--steps", 3, "--workers", 7, "--threads", 1, "--quiet")
 

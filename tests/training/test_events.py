@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from gyroscope import events
-from gyroscope.events import Events
+from gyroscope.runs import events
+from gyroscope.runs.events import Events
 
 
 def table(folder: Path) -> list[dict[str, str]]:

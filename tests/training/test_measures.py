@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 import gyroscope as gy
-from gyroscope import measures
-from gyroscope.measures import COLUMNS
-from gyroscope.round import Round, play
-from gyroscope.training import Run
+from gyroscope.runs.training import Run
+from gyroscope.simulation import metrics
+from gyroscope.simulation.metrics import COLUMNS
+from gyroscope.simulation.round import Round, play
 
 STEPS = 5
 SETTINGS = {
@@ -238,7 +238,7 @@ def test_the_memory_of_the_recursions_does_not_grow() -> None:
     sizes = []
     for step in range(9):
         played = play(run.players, run.table, step)
-        _, run.memory = measures.measure(played, run.parameters, run.memory, None)
+        _, run.memory = metrics.measure(played, run.parameters, run.memory, None)
         kept = [run.memory.start, run.memory.trajectory.past, *run.memory.previous.values()]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in kept))
     assert sizes[-1] == sizes[1]
@@ -263,7 +263,7 @@ def test_the_progress_is_told_of_steps_that_are_not_measured() -> None:
         def begin(self, title: str, step: int, steps: int) -> None: ...
         def evaluated(self, step: int, accuracy: float) -> None: ...
         def end(self) -> None: ...
-        def step(self, row: dict[str, measures.Number]) -> None:
+        def step(self, row: dict[str, metrics.Number]) -> None:
             steps.append(row["step"])
 
     gy.train(gy.Config(workers=5, batch=3, steps=6, measure_every=4), task=tiny_task(), progress=Watching())

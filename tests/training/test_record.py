@@ -18,8 +18,8 @@ import torch
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
-from gyroscope import measures
-from gyroscope.record import EVALUATION_COLUMNS
+from gyroscope.runs.run_dir import EVALUATION_COLUMNS
+from gyroscope.simulation import metrics as measures
 
 TABLES = ("metrics.csv", "evaluations.csv", "workers.csv")
 BASE = ("--rule", "krum", "--attack", "little", "--byzantine", 2, "--workers", 9, "--steps", 20, "--threads", 1)

@@ -12,10 +12,12 @@ from launching import gyroscope
 from torch import nn
 
 import gyroscope as gy
-from gyroscope import momentum, randomness, trusted
-from gyroscope.errors import ConfigError
+from gyroscope import momentum
+from gyroscope._core import random_streams
+from gyroscope._core.errors import ConfigError
 from gyroscope.rules import parse
-from gyroscope.training import Run, load_task
+from gyroscope.runs.training import Run, load_task
+from gyroscope.simulation import trusted
 
 FILES = ("config.toml", "metrics.csv", "evaluations.csv", "workers.csv", "model.pt")
 RULES = [
@@ -74,7 +76,7 @@ def run_of(rule: str, **changes: object) -> Run:
 def test_the_trusted_gradient_is_what_an_honest_worker_with_those_samples_would_send(place: str, clip: float) -> None:
     run = run_of("fltrust", clip=clip, l2=0.1, momentum=place, mu=0.5, trusted=30)
     task = load_task(run.config)
-    chosen = torch.randperm(len(task.train), generator=randomness.generator(1, "trusted"))[:30]
+    chosen = torch.randperm(len(task.train), generator=random_streams.generator(1, "trusted"))[:30]
     assert len(set(chosen.tolist())) == 30
     inputs, targets = task.train.inputs[chosen], task.train.targets[chosen]
     expected = aggregate = torch.zeros_like(run.parameters)

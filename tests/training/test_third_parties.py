@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import Config, attacks, rules, train
-from gyroscope.errors import ConfigError, InfeasibleError
+from gyroscope._core.errors import ConfigError, InfeasibleError
 
 HERE = __name__
 

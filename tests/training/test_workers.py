@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gyroscope as gy
-from gyroscope import kernels, models, rows, tasks
-from gyroscope.data.raw import RawData
-from gyroscope.data.splits import Split, deal, deal_from_one_pass
-from gyroscope.evaluation import evaluate
-from gyroscope.randomness import derive
-from gyroscope.workers import HonestWorkers, OneByOne, Together, choose
+from gyroscope._core.random_streams import derive
+from gyroscope._linalg import _kernels, matrix
+from gyroscope.simulation import models, tasks
+from gyroscope.simulation.data.raw import RawData
+from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass
+from gyroscope.simulation.evaluation import evaluate
+from gyroscope.simulation.workers import HonestWorkers, OneByOne, Together, choose
 
 
 def stream(seed: int) -> torch.Generator:
@@ -47,7 +48,7 @@ def pictures(count: int, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
 
 def honest(model: nn.Module, data: Split, **options: object) -> HonestWorkers:
     settings: dict[str, object] = {"count": 4, "batch": 6, "seed": 9, "clip": math.inf, "l2": 0.0, **options}
-    return HonestWorkers(model, settings.pop("loss", F.nll_loss), data, rows.attach(model), **settings)  # type: ignore[arg-type]
+    return HonestWorkers(model, settings.pop("loss", F.nll_loss), data, matrix.attach(model), **settings)  # type: ignore[arg-type]
 
 
 MLPS = {
@@ -83,7 +84,7 @@ def test_all_workers_at_once_equal_one_backward_each(name: str, dtype: torch.dty
     data = pictures(50, (8, 8), dtype)
     workers = honest(model, data)
     assert isinstance(workers.gradients, Together)
-    with contextlib.nullcontext() if fast else kernels.switched_off():
+    with contextlib.nullcontext() if fast else _kernels.switched_off():
         losses, got = workers.sample(3)
     chosen = deal(9, 3, range(4), 50, 6)
     expected = reference(original, F.nll_loss, data.inputs[chosen], data.targets[chosen], [0] * 4)
@@ -210,7 +211,7 @@ def test_a_worker_s_row_does_not_depend_on_how_many_others_there_are(build: obje
 
 
 def test_the_paper_s_classifier_gives_the_same_bits_to_a_worker_alone_and_on_any_number_of_threads() -> None:
-    if not kernels.usable(torch.zeros(1)) or torch.backends.cpu.get_cpu_capability() != "AVX2":
+    if not _kernels.usable(torch.zeros(1)) or torch.backends.cpu.get_cpu_capability() != "AVX2":
         pytest.skip("for the kernels on processors with AVX2")
     data, model, threads = pictures(90, (28, 28)), models.mlp(784), torch.get_num_threads()
     found = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gyroscope import specs
+from gyroscope._core import registry
 from gyroscope.attacks.alternate import Alternate
 from gyroscope.attacks.anti_cge import AntiCge
 from gyroscope.attacks.base import Attack, View
@@ -95,8 +95,8 @@ __all__ = [
 
 def make(name: str, **parameters: Any) -> Attack:
     """The attack of that name, e.g. `make("little", factor=2)`; also an installed package's or `module.path:Class`."""
-    base, given = specs.split(name)
-    return specs.make("attack", Attack, ATTACKS, base, {**given, **parameters})
+    base, given = registry.split(name)
+    return registry.make("attack", Attack, ATTACKS, base, {**given, **parameters})
 
 
 def parse(spec: str) -> Attack:

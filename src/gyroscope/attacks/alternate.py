@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.attacks import nested
 from gyroscope.attacks.base import Attack, View
-from gyroscope.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope import specs
-from gyroscope.errors import ConfigError
+from gyroscope._core import registry
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
+from gyroscope._linalg.moments import Described
 from gyroscope.rules import Context, Rule
-from gyroscope.statistics import Described
 
 _Self = TypeVar("_Self", bound="Attack")
 
@@ -112,11 +112,11 @@ class Attack(ABC):
     """Whether finite honest rows give finite Byzantine ones."""
 
     def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
-        specs.check_class("attack", cls)
+        registry.check_class("attack", cls)
         return super().__new__(cls)
 
     def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
-        honest = rows_module.check(honest)
+        honest = matrix.check(honest)
         if isinstance(f, bool) or not isinstance(f, int) or f < 1:
             raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f!r}")
         # Ours leave the honest rows alone. Somebody else's may work in place, and must not change what they send.
@@ -132,7 +132,7 @@ class Attack(ABC):
 
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this attack: `little:factor=2`."""
-        return specs.text(self)
+        return registry.text(self)
 
     def check_feasible(self, n: int, f: int) -> None:
         """Raise before training starts if f Byzantine workers among n cannot do this."""

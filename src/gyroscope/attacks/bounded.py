@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._linalg import matrix
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
-from gyroscope.errors import ConfigError, UnknownNameError
 
 Direction = Literal["std", "sign", "mean"]
 DIRECTIONS = ("std", "sign", "mean")
@@ -60,4 +60,4 @@ def against(direction: Direction, honest: Tensor, mean: Tensor) -> Tensor:
 
 def distances_between(honest: Tensor) -> Tensor:
     """(h, h): squared distances, in float64."""
-    return rows_module.squared_distances(honest)
+    return matrix.squared_distances(honest)

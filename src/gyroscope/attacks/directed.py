@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks.base import Attack, View, repeat
-from gyroscope.errors import ConfigError
-from gyroscope.statistics import Described
 
 # Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
 # their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.

@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks.directed import Directed, Sign
-from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)

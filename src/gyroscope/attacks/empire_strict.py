@@ -9,10 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.attacks.directed import Damage, best_factor
-from gyroscope.errors import ConfigError
-from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)

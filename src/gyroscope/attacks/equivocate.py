@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import Tensor
 
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks import nested
 from gyroscope.attacks.base import Attack, View
-from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)

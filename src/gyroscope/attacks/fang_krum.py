@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._linalg import matrix
 from gyroscope.attacks.bait import Bait
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
-from gyroscope.errors import ConfigError, UnknownNameError
 
 SEARCHES = ("halving", "largest")
 
@@ -68,7 +68,7 @@ class FangKrum(Attack):
 def upper_bound(honest: Tensor, f: int) -> float:
     """Theorem 1's bound on lambda."""
     h, d = honest.shape
-    nearest = rows_module.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
+    nearest = matrix.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
     spread = float(nearest.sum(dim=1).min()) / (max(1, h - f - 1) * d)
     longest = float(torch.linalg.vector_norm(honest, dim=1).max())
     return math.sqrt(spread) + longest / math.sqrt(d)

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.attacks.base import Attack, View, repeat
-from gyroscope.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks import nested
 from gyroscope.attacks.base import Attack, View
-from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.attacks.bait import Bait
 from gyroscope.attacks.base import Attack, View, repeat
 from gyroscope.attacks.directed import best_factor
 from gyroscope.attacks.scaled import at_unit_scale, back
-from gyroscope.errors import ConfigError, InfeasibleError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import InfeasibleError
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks.directed import Directed, Sign
-from gyroscope.errors import InfeasibleError
-from gyroscope.statistics import Described
 
 
 @dataclasses.dataclass(frozen=True)

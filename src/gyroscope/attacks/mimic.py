@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.attacks.base import Attack, View, repeat
-from gyroscope.errors import ConfigError, InfeasibleError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from gyroscope import specs
+from gyroscope._core import registry
+from gyroscope._core.errors import ConfigError
 from gyroscope.attacks.base import Attack, View
 from gyroscope.attacks.little import Little
-from gyroscope.errors import ConfigError
 
 DEFAULT = Little()
 """What is inside where nothing is said."""
@@ -43,7 +43,7 @@ def several_of(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
     text = str(value) if isinstance(value, float) else value
     if not isinstance(text, str) or not text:
         raise ConfigError(f"the {field} of {outer.name!r} must be an attack, such as little:factor=2, got {value!r}")
-    return tuple(parse(spec) for spec in specs.inner(text))
+    return tuple(parse(spec) for spec in registry.inner(text))
 
 
 def call(attack: Attack, honest: Tensor, f: int, view: View, name: str | None = None) -> Tensor:

@@ -7,10 +7,10 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.attacks import nested
 from gyroscope.attacks.alternate import honestly_or
 from gyroscope.attacks.base import Attack, View
-from gyroscope.errors import ConfigError
 
 
 @dataclasses.dataclass(frozen=True)

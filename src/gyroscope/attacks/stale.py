@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._linalg.moments import Described
 from gyroscope.attacks.base import Attack, View, repeat
-from gyroscope.errors import ConfigError, UnknownNameError
-from gyroscope.statistics import Described
 
 SOURCES = ("mean", "own")
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from gyroscope import __version__
-from gyroscope.config import Config
-from gyroscope.errors import GyroscopeError, LinkError
+from gyroscope._core.errors import GyroscopeError, LinkError
+from gyroscope.runs.config import Config
 
 if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
     from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope import momentum as placements
-from gyroscope import rows as rows_module
 from gyroscope import rules
-from gyroscope.distributed.exchange import Exchange
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
+from gyroscope.distributed.collectives import Exchange
 from gyroscope.rules import Context, Memory, Rule
 
 
@@ -132,7 +132,7 @@ class RobustSGD(torch.optim.Optimizer):
         self._write_gradients()
         row = self._row.unsqueeze(0)
         if self.clip < math.inf:
-            rows_module.shift_and_clip(row, None, self.clip)
+            matrix.shift_and_clip(row, None, self.clip)
         sent, memory = self._placement.before(row, self._memory)
         self._remember(memory)
         direction, memory = self._placement.after(self._aggregate(sent[0]), self._memory)
@@ -203,14 +203,14 @@ class RobustSGD(torch.optim.Optimizer):
             table = None
             if self.rule.reads == "distances":
                 # Padding is zero in every row, so it adds nothing to any distance.
-                table = self._exchange.total(rows_module.squared_distances(columns))
+                table = self._exchange.total(matrix.squared_distances(columns))
             aggregate = self.rule.on_columns(columns, self.f, table)
             vector = self._exchange.joined(aggregate.vector)
         self.last_weight = aggregate.weight
         return vector
 
     def _update(self, direction: Tensor) -> None:
-        pieces = rows_module.split_like(direction[: self._width], self._parameters)
+        pieces = matrix.split_like(direction[: self._width], self._parameters)
         for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
             parameter.sub_(piece, alpha=float(group["lr"]))
 
@@ -242,10 +242,10 @@ class RobustSGD(torch.optim.Optimizer):
         self._width = sum(parameter.numel() for parameter in parameters)
         self._rule_memory = {}  # of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
-        self._pieces = rows_module.split_like(self._row[: self._width], parameters)
+        self._pieces = matrix.split_like(self._row[: self._width], parameters)
         self._memory = self._placement.init(self._row.unsqueeze(0))
         for name, values in self._memory.items():
-            places = rows_module.split_like(values.view(-1)[: self._width], parameters)
+            places = matrix.split_like(values.view(-1)[: self._width], parameters)
             for parameter, place in zip(parameters, places, strict=True):
                 saved = self.state[parameter].get(name)
                 if saved is not None:

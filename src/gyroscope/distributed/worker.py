@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from gyroscope import momentum, simulation, specs, tasks, training
-from gyroscope.data import shards
-from gyroscope.distributed.link import PING_SECONDS
+from gyroscope import momentum
+from gyroscope._core import registry
+from gyroscope._core.errors import LinkError, UnknownNameError
 from gyroscope.distributed.protocol import (
     ANSWER,
     END,
@@ -34,7 +34,10 @@ from gyroscope.distributed.protocol import (
     link_key,
     reach,
 )
-from gyroscope.errors import LinkError, UnknownNameError
+from gyroscope.distributed.server.link_process import PING_SECONDS
+from gyroscope.runs import setup, training
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data import shards
 
 PATIENCE = 120.0
 _CONNECT_SECONDS = 5.0
@@ -59,10 +62,10 @@ class Calculator:
         config = dataclasses.replace(offer.config, **machine)
         # Anything not listed would be imported, at the word of whoever reaches the server's port.
         for kind, spec, table in (("task", config.task, tasks.TASKS), ("sharding", config.shards, shards.SHARDINGS)):
-            name, _ = specs.split(spec)
+            name, _ = registry.split(spec)
             if name not in table:
                 raise UnknownNameError(kind, name, table)
-        config, self.worker = simulation.simulated_workers(config, training.load_task(config), only=number)
+        config, self.worker = setup.simulated_workers(config, training.load_task(config), only=number)
         d, dtype = self.worker.parameters.numel(), str(self.worker.parameters.dtype).removeprefix("torch.")
         if (d, dtype) != (offer.dimension, offer.dtype):
             raise LinkError(

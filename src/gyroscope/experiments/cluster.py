@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyroscope.errors import ConfigError, MissingExtraError
+from gyroscope._core.errors import ConfigError, MissingExtraError
+from gyroscope._core.registry import parse_value
 from gyroscope.experiments.pool import FAILED, Job, Outcome
-from gyroscope.specs import parse_value
 
 
 def submit(
@@ -31,7 +31,7 @@ def submit(
 
 def run_job(job: Job) -> tuple[str, float]:
     """What one task of the array does: run or resume one experiment. (status, maximum accuracy)"""
-    from gyroscope import training
+    from gyroscope.runs import training
 
     result = training.resume(job.path) if job.resume else training.train(job.config, out=job.path, overwrite=True)
     return result.status, result.max_accuracy

@@ -6,9 +6,9 @@ import dataclasses
 import time
 from collections.abc import Callable, Sequence
 
-from gyroscope.config import Config
 from gyroscope.experiments.pool import Job
-from gyroscope.tasks import Task
+from gyroscope.runs.config import Config
+from gyroscope.simulation.tasks import Task
 
 Kind = tuple[str, str, int]
 Told = Callable[[str, int, int], None]
@@ -30,7 +30,7 @@ def estimate(jobs: Sequence[Job], processes: int, told: Told = lambda what, done
     Kinds differ by task, rule and number of Byzantine workers; the rest hardly changes what a round costs.
     told: what is timed now, how many kinds are done, how many there are.
     """
-    from gyroscope import training
+    from gyroscope.runs import training
 
     configs = [job.config.resolve() for job in jobs]
     kinds: dict[Kind, Config] = {}
@@ -59,8 +59,8 @@ def _kind(config: Config) -> Kind:
 
 def _measure(config: Config, task: Task) -> tuple[float, float, int]:
     """(seconds per round, seconds per evaluation, number of parameters)."""
-    from gyroscope.evaluation import evaluate
-    from gyroscope.training import Run
+    from gyroscope.runs.training import Run
+    from gyroscope.simulation.evaluation import evaluate
 
     run = Run(config, task)
     run.play_round()  # the first one warms up

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyroscope.config import Config
-from gyroscope.errors import ConfigError, UnknownNameError
-from gyroscope.schedule import Schedule
-from gyroscope.tasks import TASKS
+from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope.runs.config import Config
+from gyroscope.runs.schedule import Schedule
+from gyroscope.simulation.tasks import TASKS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from gyroscope.config import Config
+from gyroscope.runs.config import Config
 
 
 def overview(configs: Sequence[Config]) -> list[str]:

@@ -19,9 +19,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from gyroscope import record
-from gyroscope.config import Config
-from gyroscope.measures import Number
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
+from gyroscope.simulation.metrics import Number
 
 ATTEMPTS = 2
 FAILED = "failed"
@@ -122,7 +122,7 @@ def run(
         assert job is not None
         if outcome.status == FAILED and attempts[slot.number] < ATTEMPTS:
             # What it had checkpointed is not lost: the second attempt goes on from there.
-            again = dataclasses.replace(job, resume=(job.path / record.CONFIG).is_file())
+            again = dataclasses.replace(job, resume=(job.path / run_dir.CONFIG).is_file())
             waiting.append((again, attempts[slot.number] + 1))
         else:
             outcomes.append(outcome)
@@ -226,7 +226,7 @@ def _work(pipe: Connection, device: str | None) -> None:
 def _run_one(
     job: Job, device: str | None, tasks: dict[Any, Any], progress: _Reporter, stop: _StopRequest
 ) -> dict[str, Any]:
-    from gyroscope import training
+    from gyroscope.runs import training
 
     config = job.config if device is None else dataclasses.replace(job.config, device=device)
     key = (config.task, config.data_dir)

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from gyroscope import record
-from gyroscope.config import NO_ATTACK, Config
-from gyroscope.errors import GyroscopeError, RunDirectoryError
+from gyroscope._core.errors import GyroscopeError, RunDirectoryError
 from gyroscope.experiments import zoo
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import NO_ATTACK, Config
 
 CONTENDERS = 10
 """The noise is that of the best few: what fails altogether scatters in a way of its own."""
@@ -187,13 +187,13 @@ def read(folder: str | Path) -> Runs:
     if not folder.is_dir():
         raise RunDirectoryError(f"{folder} is not a folder of runs: make it with gyroscope sweep zoo --out {folder}")
     runs: dict[str, dict[int, Accuracy]] = {}
-    for path in sorted(folder.glob(f"*/{record.CONFIG}")):
+    for path in sorted(folder.glob(f"*/{run_dir.CONFIG}")):
         try:
             config = Config.load(path)
-            status = json.loads((path.parent / record.STATUS).read_text(encoding="utf-8"))
-            if status["status"] not in (record.COMPLETE, record.DIVERGED):
+            status = json.loads((path.parent / run_dir.STATUS).read_text(encoding="utf-8"))
+            if status["status"] not in (run_dir.COMPLETE, run_dir.DIVERGED):
                 continue
-            last = 0.0 if status["status"] == record.DIVERGED else float(status["final_accuracy"])
+            last = 0.0 if status["status"] == run_dir.DIVERGED else float(status["final_accuracy"])
             runs.setdefault(zoo.setup_key(config), {})[config.seed] = Accuracy(float(status["max_accuracy"]), last)
         except (OSError, ValueError, KeyError, GyroscopeError):
             continue  # not a run of ours, or damaged

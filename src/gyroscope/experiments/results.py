@@ -10,9 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gyroscope import record
-from gyroscope.config import Config
-from gyroscope.errors import GyroscopeError, RunDirectoryError
+from gyroscope._core.errors import GyroscopeError, RunDirectoryError
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
 
 if TYPE_CHECKING:
     import pandas
@@ -29,20 +29,20 @@ class RunResult:
 
     @cached_property
     def metrics(self) -> pandas.DataFrame:
-        return self._read(record.METRICS)
+        return self._read(run_dir.METRICS)
 
     @cached_property
     def evaluations(self) -> pandas.DataFrame:
-        return self._read(record.EVALUATIONS)
+        return self._read(run_dir.EVALUATIONS)
 
     @cached_property
     def weights(self) -> pandas.DataFrame:
-        return self._read(record.WEIGHTS)
+        return self._read(run_dir.WEIGHTS)
 
     @cached_property
     def drift(self) -> pandas.DataFrame:
         """Only where there were several servers."""
-        return self._read(record.DRIFT)
+        return self._read(run_dir.DRIFT)
 
     @property
     def max_accuracy(self) -> float:
@@ -88,15 +88,15 @@ def load(folder: str | Path) -> list[RunResult]:
     folder = Path(folder)
     if not folder.is_dir():
         raise RunDirectoryError(f"{folder} is not a folder of runs")
-    return [run for run in (_load_one(path.parent) for path in sorted(folder.rglob(record.CONFIG))) if run is not None]
+    return [run for run in (_load_one(path.parent) for path in sorted(folder.rglob(run_dir.CONFIG))) if run is not None]
 
 
 def _load_one(path: Path) -> RunResult | None:
     try:
-        status = json.loads((path / record.STATUS).read_text(encoding="utf-8"))
-        if status["status"] not in (record.COMPLETE, record.DIVERGED):
+        status = json.loads((path / run_dir.STATUS).read_text(encoding="utf-8"))
+        if status["status"] not in (run_dir.COMPLETE, run_dir.DIVERGED):
             return None
-        return RunResult(path, Config.load(path / record.CONFIG), status["status"], int(status["step"]))
+        return RunResult(path, Config.load(path / run_dir.CONFIG), status["status"], int(status["step"]))
     except (OSError, ValueError, KeyError, GyroscopeError):
         return None  # not a run, or one of which too little is left
 

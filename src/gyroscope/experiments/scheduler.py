@@ -8,11 +8,11 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gyroscope import record
-from gyroscope.config import Config
-from gyroscope.errors import GyroscopeError
+from gyroscope._core.errors import GyroscopeError
 from gyroscope.experiments import pool
 from gyroscope.experiments.grid import Setup, fingerprint
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
 
 FAILURES = "failures"
 
@@ -42,7 +42,7 @@ def plan(setups: Sequence[Setup], out: Path, data_dir: str | None = None) -> Pla
         config = dataclasses.replace(setup.config, data_dir=data_dir or setup.config.data_dir, threads=threads)
         if key in present:
             path, status = present[key]
-            if status in (record.COMPLETE, record.DIVERGED):
+            if status in (run_dir.COMPLETE, run_dir.DIVERGED):
                 complete.append(setup.name)
             else:
                 jobs.append(pool.Job(setup.name, config, path, resume=True))
@@ -59,10 +59,10 @@ def plan(setups: Sequence[Setup], out: Path, data_dir: str | None = None) -> Pla
 def _present(out: Path) -> dict[str, tuple[Path, str]]:
     """The runs in the folder by fingerprint: where they are and how far they got."""
     found: dict[str, tuple[Path, str]] = {}
-    for path in sorted(out.glob(f"*/{record.CONFIG}")):
+    for path in sorted(out.glob(f"*/{run_dir.CONFIG}")):
         try:
             config = Config.load(path)
-            status = json.loads((path.parent / record.STATUS).read_text(encoding="utf-8"))["status"]
+            status = json.loads((path.parent / run_dir.STATUS).read_text(encoding="utf-8"))["status"]
             found[fingerprint(config)] = (path.parent, status)
         except (OSError, ValueError, KeyError, GyroscopeError):
             continue  # not a run of ours, or damaged: the run will be made anew under another name

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import Any
 
 from gyroscope import attacks, rules
-from gyroscope.config import NO_ATTACK, Config
-from gyroscope.errors import ConfigError, InfeasibleError
+from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.experiments.grid import BASELINE, PLACES, Setup, fingerprint, rule_label, with_seeds
+from gyroscope.runs.config import NO_ATTACK, Config
 
 WORKERS = 15
 BYZANTINE = (3, 6)

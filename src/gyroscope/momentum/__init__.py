@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gyroscope.errors import UnknownNameError
-from gyroscope.momentum.adaptive import Adaptive, AdaptiveOracle
+from gyroscope._core.errors import UnknownNameError
 from gyroscope.momentum.base import Placement, State
-from gyroscope.momentum.feedback import Feedback
 from gyroscope.momentum.kept import ServerKept
 from gyroscope.momentum.usual import AtServer, AtWorkers, Elsewhere, NoMomentum
+from gyroscope.research.adaptive.feedback import Feedback
+from gyroscope.research.adaptive.placements import Adaptive, AdaptiveOracle
 
 Table = Mapping[str, type[Placement]]
 

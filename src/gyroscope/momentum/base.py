@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
 
 State = dict[str, Tensor]
 """What a placement remembers from step to step: named tensors, so that any checkpoint can hold it."""

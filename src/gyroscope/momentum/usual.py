@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
 from gyroscope.momentum.base import Placement, State
 
 

@@ -8,12 +8,12 @@ import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from gyroscope import record
-from gyroscope.config import Config
 from gyroscope.experiments import results
 from gyroscope.report import page_layout as layout
 from gyroscope.report import page_series as series
 from gyroscope.report.page_summary import Moments, Summary, summarise
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
 
 VERDICTS = ("holds", "does not hold", "not measured")
 _ENVIRONMENT = ("processor", "platform", "python", "torch", "numpy", "threads", "cuda", "gyroscope", "commit")
@@ -81,7 +81,7 @@ def environment(runs: Sequence[results.RunResult]) -> list[tuple[str, str]]:
     seen: dict[str, dict[str, None]] = {key: {} for key in _ENVIRONMENT}
     for run in runs:
         try:
-            sessions = json.loads((run.path / record.ENVIRONMENT).read_text(encoding="utf-8"))
+            sessions = json.loads((run.path / run_dir.ENVIRONMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue
         for session in sessions:
@@ -138,7 +138,7 @@ def _ends(setup: results.SetupResult) -> list[dict[str, Any]]:
     """Where the curves of diverged runs stop."""
     ends = []
     for run in setup.runs:
-        if run.status == record.DIVERGED and len(run.evaluations):
+        if run.status == run_dir.DIVERGED and len(run.evaluations):
             ends.append(
                 {
                     "seed": run.config.seed,

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from gyroscope.attacks import ATTACKS
-from gyroscope.config import Config
 from gyroscope.experiments.results import SetupResult
 from gyroscope.report.page_summary import NO_ATTACK, Summary, is_baseline
 from gyroscope.rules import RULES
-from gyroscope.schedule import Schedule
-from gyroscope.tasks import TASKS
+from gyroscope.runs.config import Config
+from gyroscope.runs.schedule import Schedule
+from gyroscope.simulation.tasks import TASKS
 
 PLACEMENTS = ("server", "workers")
 _OWN_PLACE = ("task", "attack", "byzantine", "lr", "momentum", "rule", "seed", "declared_byzantine")

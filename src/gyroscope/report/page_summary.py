@@ -7,8 +7,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from gyroscope import record
 from gyroscope.experiments.results import RunResult, SetupResult
+from gyroscope.runs import run_dir
 
 BASELINE_RULE, NO_ATTACK = "average", "none"
 
@@ -49,12 +49,12 @@ class Summary:
 
     @property
     def diverged(self) -> int:
-        return sum(run.status == record.DIVERGED for run in self.setup.runs)
+        return sum(run.status == run_dir.DIVERGED for run in self.setup.runs)
 
     @property
     def status(self) -> str:
         if self.diverged in (0, len(self.setup.runs)):
-            return record.DIVERGED if self.diverged else record.COMPLETE
+            return run_dir.DIVERGED if self.diverged else run_dir.COMPLETE
         return f"{self.diverged} of {len(self.setup.runs)} diverged"
 
     @property

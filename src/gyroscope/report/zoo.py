@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gyroscope.config import NO_ATTACK
 from gyroscope.experiments import resilience, zoo
 from gyroscope.experiments.grid import BASELINE, PLACES
 from gyroscope.experiments.resilience import Map, Standing
 from gyroscope.report.figures import use_agg
 from gyroscope.report.page import write_whole
+from gyroscope.runs.config import NO_ATTACK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

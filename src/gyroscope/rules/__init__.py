@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gyroscope import specs
-from gyroscope.errors import ConfigError
+from gyroscope._core import registry
+from gyroscope._core.errors import ConfigError
 from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
@@ -116,19 +116,19 @@ def _name(spec: str) -> str:
 
 
 def _single(spec: str, parameters: dict[str, Any]) -> Rule:
-    name, given = specs.split(spec)
+    name, given = registry.split(spec)
     if name in PREAGGREGATIONS:
         raise ConfigError(f"{name!r} is a pre-aggregation and needs a rule after it: write {spec.strip()}+krum")
-    return specs.make("rule", Rule, RULES, name, {**given, **parameters})
+    return registry.make("rule", Rule, RULES, name, {**given, **parameters})
 
 
 def _stage(spec: str) -> Preaggregation:
-    name, given = specs.split(spec)
+    name, given = registry.split(spec)
     if name in RULES:
         raise ConfigError(
             f"the rule {name!r} can only come last: before a + stand pre-aggregations ({', '.join(PREAGGREGATIONS)})"
         )
-    return specs.make("preaggregation", Preaggregation, PREAGGREGATIONS, name, given)
+    return registry.make("preaggregation", Preaggregation, PREAGGREGATIONS, name, given)
 
 
 def _mixture(spec: str, parameters: dict[str, Any]) -> Mixture:

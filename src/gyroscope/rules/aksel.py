@@ -8,9 +8,8 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.selection import mean_of_best
 
@@ -53,5 +52,5 @@ class Aksel(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
-        squares = rows_module.squared_distances_to(rows, coordinatewise.median(rows))
+        squares = matrix.squared_distances_to(rows, order_statistics.median(rows))
         return mean_of_best(rows, squares, (n + 1) // 2 if self.keep == "half" else n - f)

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from gyroscope import randomness, specs
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError, InfeasibleError, either
+from gyroscope._core import random_streams, registry
+from gyroscope._core.errors import ConfigError, InfeasibleError, either
+from gyroscope._linalg import matrix
 
 _Self = TypeVar("_Self", bound="Rule")
 
@@ -59,7 +59,7 @@ class Context:
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
-        return randomness.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
+        return random_streams.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
 
     def within(self, part: str) -> Context:
         """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
@@ -136,7 +136,7 @@ class Rule(ABC):
     """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
     def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
-        specs.check_class("rule", cls)
+        registry.check_class("rule", cls)
         return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -150,7 +150,7 @@ class Rule(ABC):
 
     def step(self, rows: Tensor | Sequence[Tensor], f: int, context: Context | None = None) -> tuple[Aggregate, Memory]:
         """The result, and what to give back as `context.memory` in the next round."""
-        checked = rows_module.check(rows)
+        checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)
         aggregate, memory = self.advance(checked, f, context or Context())
         return self._checked(aggregate, checked), memory
@@ -161,7 +161,7 @@ class Rule(ABC):
         table: the squared distances between the whole rows, for a rule that reads "distances". Summing the tables of
         all columns' parts gives it, because `rows.squared_distances` holds inf but never NaN.
         """
-        checked = rows_module.check(rows)
+        checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)
         if self.reads == "columns":
             aggregate = self.aggregate(checked, f)
@@ -174,7 +174,7 @@ class Rule(ABC):
 
     def __str__(self) -> str:
         """The spec on the command line and in a configuration that builds this rule: `krum:m=1`."""
-        return specs.text(self)
+        return registry.text(self)
 
     def __rshift__(self, other: object) -> NoReturn:
         named = f"{other.__name__}()" if isinstance(other, type) else repr(other)

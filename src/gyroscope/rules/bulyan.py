@@ -9,10 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope import theory
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise
+from gyroscope._core import theory
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.krum import Krum, Neighbours, Scoring, check_m
 
@@ -84,11 +83,11 @@ class Bulyan(Rule):
         check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, rows_module.squared_distances(rows))
+        return self.combine(rows, f, matrix.squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         shares = self._selections(table, f)
-        vector = coordinatewise.mean_around_median(rows, len(shares) - 2 * f, shares)
+        vector = order_statistics.mean_around_median(rows, len(shares) - 2 * f, shares)
         return Aggregate(vector, shares.mean(dim=0))
 
     def _selections(self, table: Tensor, f: int) -> Tensor:

@@ -10,10 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import blockwise, matrix, order_statistics
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property
 
 
@@ -74,19 +72,19 @@ class CenteredClipping(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         centre = context.memory.get("centre")
         if centre is None:
-            centre = coordinatewise.median(rows) if self.start == "median" else torch.zeros_like(rows[0])
+            centre = order_statistics.median(rows) if self.start == "median" else torch.zeros_like(rows[0])
         for _ in range(self.iterations):
             centre = self._moved(rows, centre)
         return Aggregate(centre, None), {"centre": centre.clone()}
 
     def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        distances = rows_module.squared_distances_to(rows, centre).sqrt_()
+        distances = matrix.squared_distances_to(rows, centre).sqrt_()
         radius = distances.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
         # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 where there is no x_i.
         clipped = torch.where(distances > radius, radius / distances, torch.ones_like(distances))
         clipped = clipped.masked_fill(distances.isinf(), 0.0)
         count = torch.full((1,), float(n), dtype=torch.float64, device=rows.device)
-        pull = blocks.combined(rows, clipped.unsqueeze(0), count)[0]
+        pull = blockwise.combined(rows, clipped.unsqueeze(0), count)[0]
         rest = (n - clipped.sum()) / n
         return (centre.to(torch.float64) * rest + pull.to(torch.float64)).to(rows.dtype)

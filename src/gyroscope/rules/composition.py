@@ -11,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, overload
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope import specs
-from gyroscope.errors import ConfigError, InfeasibleError, either
+from gyroscope._core import registry
+from gyroscope._core.errors import ConfigError, InfeasibleError, either
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import (
     Aggregate,
     Context,
@@ -74,11 +74,11 @@ class Preaggregation(ABC):
     """Whether row i is another worker's in every round."""
 
     def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
-        specs.check_class("pre-aggregation", cls)
+        registry.check_class("pre-aggregation", cls)
         return super().__new__(cls)
 
     def __call__(self, rows: Tensor, f: int, context: Context | None = None) -> Prepared:
-        checked = rows_module.check(rows)
+        checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)
         return self.prepare(checked, f, context or Context())
 
@@ -94,7 +94,7 @@ class Preaggregation(ABC):
 
     def __str__(self) -> str:
         """The spec that builds it: `bucketing:s=3`."""
-        return specs.text(self)
+        return registry.text(self)
 
     @abstractmethod
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
 from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
 from gyroscope.rules.median import Median
@@ -83,7 +83,7 @@ class DnC(ContextualRule):
             if drawn:
                 places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
                 part = rows.index_select(1, places.to(rows.device))
-            table = spectral.table_of(rows_module.squared_distances(part))
+            table = spectral.table_of(matrix.squared_distances(part))
             survived[kept(table, finite.nonzero()[0], self._dropped(f))] += 1
         chosen = (survived == survived.max()).nonzero()[0]
         return Aggregate(_mean(rows, torch.from_numpy(chosen)), spectral.shares_of(n, chosen, rows.device)), {}
@@ -110,7 +110,7 @@ def kept(table: spectral.Array, among: spectral.Array, dropped: int) -> spectral
 
 def _mean(rows: Tensor, chosen: Tensor) -> Tensor:
     """The mean of the chosen rows, finite if they are."""
-    mean = rows_module.mean_of(rows, chosen.to(rows.device))
+    mean = matrix.mean_of(rows, chosen.to(rows.device))
     if not mean.isfinite().all():  # the sum of some huge rows is too large, their mean is not
         mean = (rows.index_select(0, chosen.to(rows.device)) / len(chosen)).sum(dim=0)
     return mean

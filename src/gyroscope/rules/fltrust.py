@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
+from gyroscope._linalg import blockwise
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property, trusted_gradient
 
 
@@ -43,12 +43,12 @@ class FLTrust(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         trusted = trusted_gradient(self, rows, context)
-        length = blocks.squared_lengths(trusted.unsqueeze(0)).sqrt_()
-        lengths = blocks.squared_lengths(rows).sqrt_()
+        length = blockwise.squared_lengths(trusted.unsqueeze(0)).sqrt_()
+        lengths = blockwise.squared_lengths(rows).sqrt_()
         usable = lengths.isfinite() & (lengths > 0) & (length > 0)
-        cosines = blocks.products(rows, trusted) / (lengths * length)
+        cosines = blockwise.products(rows, trusted) / (lengths * length)
         scores = cosines.clamp_min(0.0).masked_fill(~usable, 0.0)
         total = scores.sum()
         weight = torch.where(total > 0, scores / total, torch.zeros_like(scores))
-        vector = blocks.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
+        vector = blockwise.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
         return Aggregate(torch.where(total > 0, vector, trusted.to(rows.dtype)), weight), {}

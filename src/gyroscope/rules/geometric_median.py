@@ -9,9 +9,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise, weiszfeld
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix, order_statistics
+from gyroscope.rules import weiszfeld
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -66,8 +66,8 @@ class GeometricMedian(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n, d = rows.shape
-        center = coordinatewise.median(rows)
-        lengths = rows_module.squared_distances_to(rows, center).sqrt_()
+        center = order_statistics.median(rows)
+        lengths = matrix.squared_distances_to(rows, center).sqrt_()
         (kept,) = lengths.isfinite().nonzero(as_tuple=True)
         if len(kept) < n - f:
             return Aggregate(rows.new_full((d,), torch.nan), None)
@@ -97,7 +97,7 @@ def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> weiszfeld.Array:
         points = rows.double() - center.double()
     else:
         products = torch.zeros(n, n, dtype=torch.float64, device=rows.device)
-        for _, block in rows_module.blocks(rows, center):
+        for _, block in matrix.blocks(rows, center):
             block /= scale
             products.addmm_(block, block.T)
         values, vectors = torch.linalg.eigh(products)
@@ -109,6 +109,6 @@ def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> weiszfeld.Array:
 def _weighted(rows: Tensor, shares: Tensor) -> Tensor:
     """The sum of the rows times their shares."""
     vector = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for columns, block in rows_module.blocks(rows):
+    for columns, block in matrix.blocks(rows):
         vector[columns] = shares @ block
     return vector

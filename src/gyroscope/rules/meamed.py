@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -48,6 +48,6 @@ class MeaMed(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
         if self.even == "lower":
-            return Aggregate(coordinatewise.mean_around_median(rows, n - f), None)
+            return Aggregate(order_statistics.mean_around_median(rows, n - f), None)
         # Without all values but the middle ones, the trimmed mean is the median.
-        return Aggregate(coordinatewise.mean_around_trimmed_mean(rows, (n - 1) // 2, n - f), None)
+        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, (n - 1) // 2, n - f), None)

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gyroscope import theory
-from gyroscope.errors import ConfigError
-from gyroscope.rules import coordinatewise
+from gyroscope._core import theory
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -46,4 +46,4 @@ class Median(Rule):
         return theory.median_ratio_bound(n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(coordinatewise.median(rows, self.even), None)
+        return Aggregate(order_statistics.median(rows, self.even), None)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope.errors import ConfigError, InfeasibleError, UnknownNameError
+from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Promise, Rule, Uses, check_f, labelled
 from gyroscope.rules.composition import Composed, formula
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from gyroscope.rules import coordinatewise
+from gyroscope._linalg import order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -39,4 +39,4 @@ class Phocas(Rule):
         return f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(coordinatewise.mean_around_trimmed_mean(rows, f, rows.shape[0] - f), None)
+        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, f, rows.shape[0] - f), None)

@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import blockwise, matrix
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property
 
 
@@ -67,7 +66,7 @@ class SafeGuard(ContextualRule):
         good = (
             context.memory["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         )
-        present = blocks.squared_lengths(rows).isfinite()
+        present = blockwise.squared_lengths(rows).isfinite()
         sums = {}
         near = present
         for window, rounds in (("short", self.short), ("long", self.long)):
@@ -77,7 +76,7 @@ class SafeGuard(ContextualRule):
         kept = good & near
         kept = torch.where(kept.any(), kept, near)  # never nobody: then this round's verdict alone counts
         chosen = kept.to(torch.float64)
-        vector = blocks.combined(rows, chosen.unsqueeze(0), chosen.sum().unsqueeze(0))[0]
+        vector = blockwise.combined(rows, chosen.unsqueeze(0), chosen.sum().unsqueeze(0))[0]
         for window in sums:
             sums[window] = torch.where(present.unsqueeze(1), sums[window], sums[window] + vector)
         memory = {**sums, "good": kept | (good & ~present), "age": torch.tensor(age + 1)}
@@ -87,7 +86,7 @@ class SafeGuard(ContextualRule):
         """Who is near the central one of those that are present."""
         n = sums.shape[0]
         together = present.unsqueeze(0) & present.unsqueeze(1)
-        table = rows_module.squared_distances(sums).masked_fill(~together, torch.inf)
+        table = matrix.squared_distances(sums).masked_fill(~together, torch.inf)
         radii = table.sort(dim=1).values[:, n // 2]
         central = radii.argmin()
         from_it = table.index_select(0, central.unsqueeze(0))[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import Aggregate
 
 
@@ -17,4 +17,4 @@ def mean_of_best(rows: Tensor, scores: Tensor, count: int) -> Aggregate:
 def mean_of(rows: Tensor, chosen: Tensor) -> Aggregate:
     """The mean of the chosen rows, each with the same weight. The others are never read: they may hold NaN."""
     weight = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    return Aggregate(rows_module.mean_of(rows, chosen), weight.index_fill_(0, chosen, 1 / chosen.shape[0]))
+    return Aggregate(matrix.mean_of(rows, chosen), weight.index_fill_(0, chosen, 1 / chosen.shape[0]))

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import blockwise
 from gyroscope.rules import meanshift, spectral
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
 from gyroscope.rules.median import Median
@@ -76,7 +76,7 @@ class SignGuard(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n, d = rows.shape
-        lengths = blocks.squared_lengths(rows).sqrt_()
+        lengths = blockwise.squared_lengths(rows).sqrt_()
         limit = lengths.sort().values[(n - 1) // 2]
         finite = lengths.isfinite()
         usual = finite & (lengths >= self.lower * limit) & (lengths <= self.upper * limit)

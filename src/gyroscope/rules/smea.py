@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
 from gyroscope.rules import spectral, subsets
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
@@ -63,7 +63,7 @@ class SMEA(Rule):
         return 2 * math.sqrt(f / (n - 2 * f))
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, rows_module.squared_distances(rows))
+        return self.combine(rows, f, matrix.squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         chosen = subsets.smallest_scatter(spectral.table_of(table), rows.shape[0] - f, self.limit)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyroscope import rows as rows_module
+from gyroscope._linalg import matrix
 
 Array = NDArray[Any]
 
@@ -81,13 +81,13 @@ def mean_with(rows: Tensor, weight: Tensor) -> Tensor:
     chosen = weight.nonzero().flatten()
     shares = weight[chosen]
     if (shares == shares[0]).all():
-        return rows_module.mean_of(rows, chosen)
+        return matrix.mean_of(rows, chosen)
     return weighted_sum(rows, chosen, shares)
 
 
 def weighted_sum(rows: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
     """The sum of the chosen rows times their factors, in float64 on the way. The others are not read."""
-    parts = [factors @ block.index_select(0, chosen) for _, block in rows_module.blocks(rows)]
+    parts = [factors @ block.index_select(0, chosen) for _, block in matrix.blocks(rows)]
     return torch.cat(parts).to(rows.dtype)
 
 

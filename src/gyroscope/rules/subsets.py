@@ -15,7 +15,7 @@ import dataclasses
 
 import numpy as np
 
-from gyroscope.errors import InfeasibleError
+from gyroscope._core.errors import InfeasibleError
 from gyroscope.rules.spectral import Array, centred
 
 _TIE = 1e-10

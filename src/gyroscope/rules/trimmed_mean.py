@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from gyroscope.rules import coordinatewise
+from gyroscope._linalg import order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -35,4 +35,4 @@ class TrimmedMean(Rule):
         return 2 * f + 1
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(coordinatewise.trimmed_mean(rows, f), None)
+        return Aggregate(order_statistics.trimmed_mean(rows, f), None)

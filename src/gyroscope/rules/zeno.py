@@ -10,9 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import blockwise, matrix
 from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property, trusted_gradient
 
 
@@ -53,7 +52,7 @@ class Zeno(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
         n = rows.shape[0]
         trusted = trusted_gradient(self, rows, context)
-        scores = blocks.products(rows, trusted) - self.rho * blocks.squared_lengths(rows)
+        scores = blockwise.products(rows, trusted) - self.rho * blockwise.squared_lengths(rows)
         chosen = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argsort(descending=True, stable=True)[: n - f]
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / (n - f))
-        return Aggregate(rows_module.mean_of(rows, chosen), weight), {}
+        return Aggregate(matrix.mean_of(rows, chosen), weight), {}

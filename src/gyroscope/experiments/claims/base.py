@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gyroscope.experiments.grid import BASELINE, Key, is_the_papers
 from gyroscope.experiments.results import RunResult, SetupResult, group
-from gyroscope.tasks import TASKS
+from gyroscope.simulation.tasks import TASKS
 
 HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
 USELESS = 0.15

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gyroscope import blocks
+from gyroscope._linalg import blockwise
 from gyroscope.rules.base import Context, Property
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 from gyroscope.rules.pre.clip import shortened
@@ -39,7 +39,7 @@ class Arc(Preaggregation):
 
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
         n = rows.shape[0]
-        lengths = blocks.squared_lengths(rows).sqrt_()
+        lengths = blockwise.squared_lengths(rows).sqrt_()
         k = 2 * f * (n - f) // n
         next_longest = lengths.sort(descending=True).values[k]
         return Prepared(shortened(rows, lengths, next_longest.expand(n)), own_shares(rows))

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import rows as rows_module
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import Context, Property
 from gyroscope.rules.composition import Preaggregation, Prepared
 
@@ -66,6 +66,6 @@ class Bucketing(Preaggregation):
         means = rows.new_empty(len(buckets), rows.shape[1])
         shares = torch.zeros(len(buckets), n, dtype=torch.float64, device=rows.device)
         for place, bucket in enumerate(buckets):
-            means[place] = rows_module.mean_of(rows, bucket)
+            means[place] = matrix.mean_of(rows, bucket)
             shares[place].index_fill_(0, bucket, 1 / len(bucket))
         return Prepared(means, shares)

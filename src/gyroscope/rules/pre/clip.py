@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope.errors import ConfigError
+from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import blockwise
 from gyroscope.rules.base import Context, Property
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 
@@ -50,7 +50,7 @@ class Clip(Preaggregation):
             raise ConfigError(f"Clip's norm must be a positive, finite number, got {self.norm!r}")
 
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
-        lengths = blocks.squared_lengths(rows).sqrt_()
+        lengths = blockwise.squared_lengths(rows).sqrt_()
         limit = torch.full_like(lengths, float(self.norm))
         return Prepared(shortened(rows, lengths, limit), own_shares(rows))
 
@@ -58,4 +58,4 @@ class Clip(Preaggregation):
 def shortened(rows: Tensor, lengths: Tensor, limit: Tensor) -> Tensor:
     """The rows, none longer than the limit; zeros where a row's length is infinite."""
     factors = torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths))
-    return blocks.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))
+    return blockwise.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))

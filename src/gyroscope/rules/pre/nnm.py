@@ -7,8 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope import blocks
-from gyroscope import rows as rows_module
+from gyroscope._linalg import blockwise, matrix
 from gyroscope.rules.base import Context
 from gyroscope.rules.composition import Preaggregation, Prepared
 
@@ -40,7 +39,7 @@ class Nnm(Preaggregation):
         return max(2 * f + 1, rows_needed)
 
     def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
-        return self.mix(rows, f, rows_module.squared_distances(rows))
+        return self.mix(rows, f, matrix.squared_distances(rows))
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
         n = rows.shape[0]
@@ -51,6 +50,6 @@ class Nnm(Preaggregation):
         count = chosen.sum(dim=1)
         alone = (reached.sum(dim=1) == 1).unsqueeze(1)
         # Who is alone keeps the row as it is; to the product it is a row of zeros, of which nobody takes a part.
-        mixed = blocks.combined(rows, chosen.masked_fill(alone, 0.0), count)
+        mixed = blockwise.combined(rows, chosen.masked_fill(alone, 0.0), count)
         torch.where(alone, rows, mixed, out=mixed)
         return Prepared(mixed, chosen / count.unsqueeze(1))

@@ -1,0 +1,175 @@
+"""`gyroscope bench`: how fast it is on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
+
+if TYPE_CHECKING:
+    from benchmarks.results import Line
+
+_PARTS = ("rules", "growth", "training", "memory", "distributed")
+
+_EPILOG = """\
+examples:
+  gyroscope bench                          everything; ten minutes or so, on a machine with nothing else to do
+  gyroscope bench rules --seconds 20
+  gyroscope bench distributed              server and workers, RobustSGD and DistributedDataParallel, as real processes
+  GYROSCOPE_DATA=DIR gyroscope bench training memory
+
+to have other libraries beside ours: pip install 'gyroscope[bench]' and pip install --no-deps byzfl
+(with its dependencies, byzfl would bring torchvision and with it another torch)
+
+what comes out: a table of ratios here; bench.csv, bench.png, profile.txt and machine.json in --out.
+"""
+
+
+def add(commands: Any) -> None:
+    command = commands.add_parser(
+        "bench",
+        help="measure how fast the rules and the trainer are on this machine",
+        description="Rules beside torch's operations and other libraries' rules, in one process and in turn; a "
+        "training run beside the time of its matrix products; peak memory; a parameter server beside the bare transfer "
+        "of its bytes. Look at the ratios: machines are noisy.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("parts", nargs="*", metavar="PART", help=f"some of {', '.join(_PARTS)} (default: all)")
+    command.add_argument("--seconds", type=float, default=60.0, metavar="S",
+                         help="for each size and each growth series (default: 60)")  # fmt: skip
+    command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as torch chooses)")
+    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
+    command.add_argument("--out", default="bench", metavar="DIR", help="where to write (default: bench)")
+    command.set_defaults(run=_bench)
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import torch
+
+    from benchmarks import peers, plot, results
+    from gyroscope._linalg import _kernels
+
+    parts = _parts(options.parts)
+    if options.seconds <= 0:
+        raise ConfigError(f"--seconds must be positive, got {options.seconds}")
+    if options.threads is not None:
+        if options.threads < 1:
+            raise ConfigError(f"--threads must be at least 1, got {options.threads}")
+        torch.set_num_threads(options.threads)
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    begin = time.perf_counter()
+    _kernels.warm_up()
+    warm = time.perf_counter() - begin
+    print(f"{torch.get_num_threads()} threads; kernels compiled or loaded from disk in {warm:.1f} s; "
+          + ", ".join(f"{name} {version}" for name, version in peers.versions().items()))  # fmt: skip
+    lines: list[Line] = []
+    profiles: list[str] = []
+    for part in parts:
+        for entry in _measure(part, options, profiles):
+            lines.append(entry)
+    print(results.table(lines))
+    if profiles:
+        print("\n" + "\n\n".join(profiles))
+        (out / "profile.txt").write_text("\n\n".join(profiles) + "\n", encoding="utf-8")
+    results.write(lines, out / "bench.csv")
+    _describe(out / "machine.json", warm)
+    if {"rules", "growth"} <= set(parts):
+        plot.draw(lines, out / "bench.png")
+    broken = sum(entry.holds is False for entry in lines)
+    print(f"{sum(entry.holds is True for entry in lines)} promises hold, {broken} do not -> {out}")
+    return 0
+
+
+def _parts(asked: list[str]) -> list[str]:
+    for part in asked:
+        if part not in _PARTS:
+            raise UnknownNameError("part", part, _PARTS)
+    return [part for part in _PARTS if part in asked or not asked]
+
+
+def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Iterable[Line]:
+    from benchmarks import growth, rules
+
+    with _Status() as status:
+        if part == "rules":
+            for shape in (rules.SMALL, rules.LARGE):
+                yield from rules.measure(shape, options.seconds, status.about(f"({shape[0]}, {shape[1]:,})"))
+        elif part == "growth":
+            yield from growth.in_workers(options.seconds, status.about("growth in n"))
+            yield from growth.in_parameters(options.seconds, status.about("growth in d"))
+        elif part == "distributed":
+            yield from _distributed(options.seconds, status.about(part), profiles)
+        else:
+            for task in ("mnist", "cifar10"):
+                try:
+                    yield from _with_data(part, task, options.data_dir, status, profiles)
+                except DataError as problem:
+                    status.clear()
+                    print(f"left out, no data: {problem}", file=sys.stderr)
+
+
+def _distributed(seconds: float, told: Any, profiles: list[str]) -> Iterable[Line]:
+    from benchmarks import ranks, rules, served
+
+    for d in dict.fromkeys(d for _, d in (rules.SMALL, rules.LARGE)):
+        for measure_every, together in ((1, served.TOGETHER), (10, served.TOGETHER), (1, 1)):
+            lines, clock = served.measure(d, seconds / 2, told, measure_every, together)
+            if measure_every == 1 and together > 1:
+                profiles.append(f"parameter server, {served.WORKERS} workers, d = {d:,}\n{clock}")
+            yield from lines
+        yield from ranks.measure(d, seconds / 2, told)
+
+
+def _with_data(part: str, task: str, data_dir: str | None, status: _Status, profiles: list[str]) -> Iterable[Line]:
+    from benchmarks import floor, footprint
+    from gyroscope.runs import training
+    from gyroscope.runs.config import Config
+
+    status.about(part)(task)
+    loaded = training.load_task(Config(task=task, data_dir=data_dir))
+    if part == "memory":
+        del loaded
+        return footprint.measure(task, data_dir)
+    lines, clock = floor.mnist_run(loaded) if task == "mnist" else floor.cifar10_rounds(loaded)
+    profiles.append(f"{task}\n{clock}")
+    return lines
+
+
+def _describe(path: Path, warm: float) -> None:
+    import json
+    import os
+
+    from benchmarks import peers
+    from gyroscope.runs.environment import environment
+
+    facts = {**environment(), "cores": os.cpu_count(), "kernels_ready_seconds": round(warm, 2), **peers.versions()}
+    path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+class _Status:
+    """One line on the terminal that says what is being measured; nothing elsewhere."""
+
+    def __enter__(self) -> _Status:
+        self.shown = sys.stderr.isatty()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def about(self, title: str) -> Any:
+        def tell(what: str) -> None:
+            if self.shown:
+                print(f"\r\033[Kmeasuring {title}: {what}", end="", file=sys.stderr, flush=True)
+
+        return tell
+
+    def clear(self) -> None:
+        if self.shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""Each rule at the paper's two sizes, beside torch's operations and other libraries' rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import peers
+from benchmarks.results import Line, line
+from benchmarks.timing import Passes, Timed, Told, in_turn
+from gyroscope import rules
+
+SMALL, LARGE = (51, 79_510), (25, 1_310_922)
+"""Workers and parameters of the paper's two tasks."""
+BYZANTINE = {51: 12, 25: 5}
+
+MEAN, MEDIAN, GRAM = "torch.mean(dim=0)", "torch.median(dim=0)", "rows @ rows.T"
+
+LIMITS = {
+    (LARGE, "median", MEAN): 2.5,
+    (SMALL, "median", MEDIAN): 1 / 15,
+    (SMALL, "median", "byzfl Median"): 1 / 60,
+    (SMALL, "krum", GRAM): 2.5,
+    (LARGE, "krum", GRAM): 2.5,
+    (SMALL, "krum", "byzfl MultiKrum"): 1 / 3,
+    (LARGE, "krum", "byzfl MultiKrum"): 1 / 10,
+    (LARGE, "bulyan", "krum"): 3.0,
+}
+"""What is promised: the first takes at most this many times as long as the second."""
+
+MOST_WORKERS = {"smea": 25}
+"""Rules that search among subsets, and with how many workers they find no end: random rows are their worst case."""
+
+SIBLINGS = {
+    "median": (MEDIAN, "byzfl Median"),
+    "krum": (GRAM, "byzfl MultiKrum", "torchjd Krum"),
+    "bulyan": ("krum",),
+}
+"""What else than the mean each rule is compared with."""
+
+
+def measure(shape: tuple[int, int], budget: float, told: Told | None = None) -> list[Line]:
+    """Every rule at one size."""
+    n = shape[0]
+    rows = torch.randn(shape, generator=torch.Generator().manual_seed(n))
+    passes = in_turn(things(rows, BYZANTINE[n]), budget, told=told)
+    lines = [_line(passes, name, MEAN, shape) for name in rules.RULES if name in passes.seconds]
+    for name, others in SIBLINGS.items():
+        lines += [_line(passes, name, other, shape) for other in others if other in passes.seconds]
+    theirs = [name for name in peers.rules(n, BYZANTINE[n]) if name in passes.seconds]
+    return lines + [_line(passes, name, MEAN, shape) for name in theirs]
+
+
+def things(rows: Tensor, f: int) -> dict[str, Timed]:
+    """What is measured, by name."""
+    n = rows.shape[0]
+    found: dict[str, Timed] = {
+        MEAN: lambda: rows.mean(dim=0),
+        MEDIAN: lambda: rows.median(dim=0),
+        GRAM: lambda: rows @ rows.T,
+    }
+    for name, rule in rules.RULES.items():
+        if rule().min_workers(f) <= n <= MOST_WORKERS.get(name, n):
+            found[name] = _call(rule(), rows, f, rules.Context(trusted=rows[0]))
+    for name, other in peers.rules(n, f).items():
+        found[name] = _call(other, rows)
+    return found
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Timed:
+    return lambda: function(*arguments)
+
+
+def _line(passes: Passes, name: str, yardstick: str, shape: tuple[int, int]) -> Line:
+    times = (passes.middle(name), passes.middle(yardstick))
+    limit = LIMITS.get((shape, name, yardstick))
+    n, d = shape
+    return line("rules", f"{name} / {yardstick}", passes.ratio(name, yardstick), n=n, d=d, times=times, limit=limit)

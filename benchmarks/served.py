@@ -1,0 +1,164 @@
+"""The parameter server's round against what cannot be avoided: the bare transfer of the same bytes, and the rule."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks import puppets
+from benchmarks.puppets import PATIENCE
+from benchmarks.results import Line, line
+from benchmarks.timing import Passes, Timed, Told
+from gyroscope import rules
+from gyroscope._core.clock import Stopwatch
+from gyroscope._core.errors import LinkError
+from gyroscope.distributed.protocol import TCPStore
+from gyroscope.distributed.server.parameter_server import Server, Terms
+from gyroscope.runs.config import Config
+from gyroscope.runs.progress import Silent
+from gyroscope.simulation.metrics import Number
+from gyroscope.simulation.tasks import Task
+
+WORKERS = 4
+RULE, TOLERATED = "median", 1
+LIMIT = 1.5
+TOGETHER = 10
+"""Rounds, transfers and applications of the rule in a pass. Back to back, as in a run: the server takes rows in while
+others are on their way, and a transfer that waits for the scheduler (with more processes than cores, every third does)
+counts with those that do not."""
+_WARM_UP = 5
+_LEAST, _MOST = 10, 2000
+_TERMS = Terms(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
+
+ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
+
+
+def measure(
+    d: int, budget: float, told: Told | None = None, measure_every: int = 1, together: int = TOGETHER
+) -> tuple[list[Line], Stopwatch]:
+    """A real server and real worker processes, whose gradients are ready before they are asked for.
+
+    So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
+    measures, the tables of the run directory, looking for NaN. One thread, as `gyroscope launch` chooses: with more,
+    nine processes on a few cores wait for each other's threads.
+    """
+    if told is not None:
+        told(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
+    clock, threads = Stopwatch(), torch.get_num_threads()
+    with _bare_transfer(d) as bare, tempfile.TemporaryDirectory() as folder:
+        beside = _Beside(bare, d, budget, clock, together)
+        _serve(d, Path(folder) / "run", beside, clock, measure_every)
+    torch.set_num_threads(threads)
+    passes = Passes(beside.seconds)
+    needed = Passes({**passes.seconds, "both": [sum(pair) for pair in zip(*_parts(passes), strict=True)]})
+    times = (passes.middle(ROUND), passes.middle(BARE))
+    name = ROUND if measure_every == 1 else f"{ROUND}, measured every {measure_every}th"
+    if together == 1:
+        name += ", one at a time"
+    lines = [
+        line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
+        line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
+             times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
+    ]  # fmt: skip
+    return lines, clock
+
+
+def _parts(passes: Passes) -> tuple[list[float], list[float]]:
+    return passes.seconds[BARE], passes.seconds[THE_RULE]
+
+
+def task_of(d: int) -> Task:
+    """Something to train with d parameters (an even number), on next to no data."""
+    inputs, targets = torch.zeros(2, d // 2 - 1), torch.tensor([0, 1])
+    return Task(
+        lambda: nn.Linear(d // 2 - 1, 2), (inputs, targets), (inputs, targets), loss=nn.functional.cross_entropy
+    )
+
+
+def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: int) -> None:
+    """A run like any other, until enough was measured."""
+    task, never = task_of(d), 10**9
+    config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
+                    steps=never, evaluate_every=never, checkpoint_every=never, threads=1,
+                    measure_every=measure_every)  # fmt: skip
+    with Server(_TERMS, beside, beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
+        beside.settled = lambda: _rows_have_come(server)
+        result = server.train(config, out, task=task, clock=clock)
+        server.end()
+    if not beside.enough():
+        raise LinkError(f"the server that was to be measured stopped after {result.step} rounds: {result.reason}")
+
+
+def _rows_have_come(server: Server) -> None:
+    """Workers are asked for the next rows while a round is still measured. What they take belongs to the round."""
+    assert server._workers
+    for each in server._workers.links:
+        if each.pipe and each.told:
+            each.pipe.poll(PATIENCE.total_seconds())
+
+
+@contextlib.contextmanager
+def _bare_transfer(d: int) -> Iterator[_Bare]:
+    store = TCPStore(puppets.HOST, 0, None, True, PATIENCE, wait_for_workers=False)
+    with puppets.started(puppets.echo, WORKERS, store.port, d):
+        yield _Bare(store, d)
+
+
+class _Bare:
+    """d values to each and d values back, over gloo, and nothing else."""
+
+    def __init__(self, store: TCPStore, d: int) -> None:
+        self.groups = [puppets.pair(store, number, 0) for number in range(WORKERS)]
+        self.parameters, self.rows = torch.zeros(d), torch.empty(WORKERS, d)
+
+    def __call__(self) -> None:
+        works = [group.send([self.parameters], 1, 0) for group in self.groups]
+        works += [group.recv([row], 1, 0) for group, row in zip(self.groups, self.rows, strict=True)]
+        for work in works:
+            work.wait(PATIENCE)
+
+
+class _Beside(Silent):
+    """Told of every round, it times the bare transfer and the rule in turn with the rounds, some `together`."""
+
+    def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch, together: int) -> None:
+        self.bare, self.clock, self.together = bare, clock, together
+        self.rule = rules.parse(RULE)
+        self.rows = torch.stack([puppets.row_of(number, d) for number in range(WORKERS)])
+        self.seconds: dict[str, list[float]] = {ROUND: [], BARE: [], THE_RULE: []}
+        self.rounds, self.passes, self.budget = 0, 0, budget
+        self.settled: Timed = lambda: None
+        self.begun = self.end_of_pass = time.perf_counter()
+
+    def step(self, row: dict[str, Number]) -> None:
+        self.rounds += 1
+        if self.rounds % self.together:
+            return
+        self.settled()
+        times = {ROUND: (time.perf_counter() - self.end_of_pass) / self.together, BARE: self._seconds(self.bare)}
+        times[THE_RULE] = self._seconds(lambda: self.rule(self.rows, TOLERATED))
+        self.passes += 1
+        if self.passes > _WARM_UP:
+            for name, value in times.items():
+                self.seconds[name].append(value)
+        elif self.passes == _WARM_UP:
+            self.begun = time.perf_counter()
+            self.clock.reset()
+        self.clock.start()
+        self.end_of_pass = time.perf_counter()
+
+    def _seconds(self, thing: Timed) -> float:
+        begin = time.perf_counter()
+        for _ in range(self.together):
+            thing()
+        return (time.perf_counter() - begin) / self.together
+
+    def enough(self) -> bool:
+        done = len(self.seconds[ROUND])
+        return done * self.together >= _MOST or (done >= _LEAST and time.perf_counter() - self.begun > self.budget)

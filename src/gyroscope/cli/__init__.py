@@ -1,0 +1,77 @@
+"""The command line: parse, build, call. Everything it can do, the library can do too."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TextIO
+
+from gyroscope import __version__
+from gyroscope._core.errors import GyroscopeError
+from gyroscope.cli import bench, demo, flower, list_names, report, reproduce, serve, shards, sweep, train, work
+from gyroscope.research.asynchronous import command as asynchronous
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit code is 0, 2 for a mistake of the user's, 130 after an interruption.
+
+    3 means that a server lacked workers, or a worker its server.
+    """
+    options = parser().parse_args(arguments)
+    warnings.showwarning = _warn
+    if "" not in sys.path:
+        sys.path.append("")  # so that --rule my_module:MyRule finds a module in the current directory
+    try:
+        return int(options.run(options))
+    except GyroscopeError as problem:
+        message = options.reword(str(problem), options) if hasattr(options, "reword") else str(problem)
+        print(f"gyroscope: error: {message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `gyroscope list rules | head`
+        sys.stderr.close()
+        return 0
+
+
+def _warn(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A warning is for the user: one line, without the place in our source."""
+    print(f"gyroscope: warning: {message}", file=sys.stderr)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole grammar of the command line."""
+    top = argparse.ArgumentParser(
+        prog="gyroscope",
+        description="Distributed training that survives workers that lie: robust aggregation rules, the attacks they "
+        "are meant for, and momentum where it protects, at the workers.",
+        epilog="Begin with: gyroscope demo",
+    )
+    top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for command in (
+        demo,
+        train,
+        list_names,
+        shards,
+        reproduce,
+        sweep,
+        report,
+        serve,
+        work,
+        asynchronous,
+        flower,
+        bench,
+    ):
+        command.add(commands)
+    return top

@@ -1,0 +1,32 @@
+"""`gyroscope bench`: the benchmarks lie in the source checkout, beside `src`, and not in the wheel."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from gyroscope._core.errors import ConfigError
+
+_CHECKOUT = Path(__file__).parents[3]
+
+
+def add(commands: Any) -> None:
+    """Add the command of `benchmarks/`, or one that says where to find it."""
+    if (_CHECKOUT / "benchmarks" / "command.py").is_file():
+        if str(_CHECKOUT) not in sys.path:
+            sys.path.append(str(_CHECKOUT))
+        importlib.import_module("benchmarks.command").add(commands)
+        return
+    command = commands.add_parser("bench", help="measure how fast the rules and the trainer are (needs a checkout)")
+    command.add_argument("parts", nargs="*", help=argparse.SUPPRESS)
+    command.set_defaults(run=_refuse)
+
+
+def _refuse(options: argparse.Namespace) -> int:
+    raise ConfigError(
+        "the benchmarks are not part of the installed package: clone the repository, run `make demo` in it once, and "
+        "call .venv/bin/gyroscope bench there"
+    )

@@ -1,0 +1,142 @@
+"""What `reproduce` and `sweep` share: options, the plan, the progress, the summary."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import signal
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyroscope._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyroscope.experiments.grid import Setup
+    from gyroscope.experiments.pool import Outcome
+    from gyroscope.experiments.scheduler import Plan
+
+
+_LISTED = 60
+"""A dry run names so many runs, and tells only what larger grids are made of."""
+
+
+def add_options(command: Any, out: str | None) -> None:
+    """The options of whatever runs many experiments."""
+    shown = out or "runs/ and the grid's name"
+    command.add_argument("--out", default=out, metavar="DIR", help=f"folder of the run directories (default: {shown})")
+    command.add_argument("--jobs", type=int, metavar="N",
+                         help="processes at a time (default: one per core, or per device named)")  # fmt: skip
+    command.add_argument("--devices", metavar="LIST", help="devices to use in turn, e.g. cuda:0,cuda:1 (default: cpu)")
+    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
+    command.add_argument(
+        "--dry-run", action="store_true", help="tell what would run, with an estimate of time and disk"
+    )
+    command.add_argument("--list", action="store_true", help="in a dry run: name every run, however many there are")
+    command.add_argument("--quiet", action="store_true", help="no progress")
+
+
+def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
+    """Run what is left of the setups; 0 when all are complete, 1 when some failed, 130 when interrupted."""
+    from gyroscope.experiments import scheduler
+    from gyroscope.experiments.display import display
+
+    if options.jobs is not None and options.jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
+    if options.list and not options.dry_run:
+        raise ConfigError("--list names the runs of a dry run: add --dry-run, or leave it out")
+    for setup in setups:
+        setup.config.resolve()  # every mistake shows before the first run starts
+    out = Path(options.out)
+    devices = scheduler.default_devices(options.jobs, options.devices)
+    planned = scheduler.plan(setups, out, options.data_dir)
+    if options.dry_run:
+        return _dry_run(planned, len(devices), options)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)  # a cluster's way to say that time is up
+    try:
+        with display(planned, len(devices), quiet=options.quiet) as told:
+            outcomes = scheduler.execute(planned, out, devices, told)
+    except KeyboardInterrupt:
+        print("interrupted. The same command goes on where it stopped; nothing complete is redone.", file=sys.stderr)
+        return 130
+    return _summary(planned, outcomes, out)
+
+
+def submit(setups: Sequence[Setup], options: argparse.Namespace) -> int:
+    """Send what is left of the setups to a cluster."""
+    from gyroscope.experiments import cluster, scheduler
+
+    planned = scheduler.plan(setups, Path(options.out), options.data_dir)
+    where = "slurm" if options.executor == "slurm" else "local"
+    submitted = cluster.submit(planned.jobs, Path(options.out), where, cluster.parse_parameters(options.slurm))
+    print(f"{len(planned.complete)} of {planned.total} runs are complete; {len(submitted)} jobs submitted")
+    if where == "local":
+        outcomes = cluster.wait(submitted)
+        return _summary(planned, outcomes, Path(options.out))
+    print("Ask again with the same command: it submits only what is not complete.")
+    return 0
+
+
+def _dry_run(planned: Plan, processes: int, options: argparse.Namespace) -> int:
+    from gyroscope.experiments import estimate
+    from gyroscope.experiments.overview import overview
+
+    if options.list or len(planned.jobs) <= _LISTED:
+        for job in planned.jobs:
+            print(f"{'resume' if job.resume else 'run   '}  {job.name}")
+    else:
+        print_wrapped([*overview([job.config for job in planned.jobs]), "(--list names every run)"])
+    print(f"{len(planned.complete):,} of {planned.total:,} runs are complete, {len(planned.jobs):,} are left")
+    if planned.jobs:
+        with _timing(options.quiet) as told:
+            guess = estimate.estimate(planned.jobs, processes, told)
+        took = estimate.duration(guess.seconds)
+        print(f"about {took} with {processes} processes, and {guess.megabytes:,.0f} MB of disk; from {guess.measured}")
+    return 0
+
+
+@contextlib.contextmanager
+def _timing(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """What shows that something goes on while runs are timed: a bar on a terminal, elsewhere one line."""
+    from gyroscope.runs import progress
+
+    if not quiet and sys.stderr.isatty():
+        with progress.overall() as advance:
+            yield advance
+        return
+
+    def told(what: str, done: int, total: int) -> None:
+        if done == 0 and not quiet:
+            print(f"timing {total} kinds of run ...", file=sys.stderr, flush=True)
+
+    yield told
+
+
+def print_wrapped(lines: Sequence[str]) -> None:
+    """Long lines, broken where the terminal ends."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        print(textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False))
+
+
+def _summary(planned: Plan, outcomes: Sequence[Outcome], out: Path) -> int:
+    from gyroscope.experiments import pool, scheduler
+    from gyroscope.runs import run_dir
+
+    failed = [outcome for outcome in outcomes if outcome.status == pool.FAILED]
+    diverged = sum(outcome.status == run_dir.DIVERGED for outcome in outcomes)
+    done = len(planned.complete) + diverged + sum(outcome.status == run_dir.COMPLETE for outcome in outcomes)
+    remark = f", {diverged} of them diverged" if diverged else ""
+    print(f"{done} of {planned.total} runs are complete{remark} -> {out}")
+    for outcome in failed:
+        reason = outcome.log.strip().splitlines()[-1] if outcome.log.strip() else "no log"
+        print(f"failed twice: {outcome.job.name}: {reason}\n  log: {out / scheduler.FAILURES / outcome.job.name}.log",
+              file=sys.stderr)  # fmt: skip
+    return 0 if done == planned.total else 1

@@ -1,0 +1,72 @@
+"""`gyroscope shards`: who holds which samples, as a table and as a picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gyroscope._core.errors import ConfigError
+from gyroscope.cli.wording import in_options
+
+_KINDS = (".png", ".pdf", ".svg")
+
+
+def add(commands: Any) -> None:
+    command = commands.add_parser(
+        "shards",
+        help="who holds which samples when data is not common: a table and a picture",
+        description="Deals the task's training data to the workers as gyroscope train --shards would with the same "
+        "seed and number of workers, and shows who holds how many samples of each label. The Byzantine workers of a "
+        "run are the last ones.",
+    )
+    command.add_argument("--task", default="digits", metavar="TASK", help="the task (default: %(default)s)")
+    command.add_argument("--shards", default="dirichlet:alpha=0.1", metavar="SHARDING",
+                         help="how it is dealt, see gyroscope list shardings (default: %(default)s)")  # fmt: skip
+    command.add_argument("--workers", type=int, metavar="N", help="n, all workers (default: the task's)")
+    command.add_argument("--seed", type=int, default=1, metavar="SEED", help="of the run (default: %(default)s)")
+    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
+    command.add_argument("--out", metavar="FILE", help=f"the picture to write ({', '.join(_KINDS)})")
+    command.set_defaults(run=_shards, reword=in_options)
+
+
+def _shards(options: argparse.Namespace) -> int:
+    from gyroscope.runs import training
+    from gyroscope.runs.config import Config
+    from gyroscope.simulation.data import shards
+    from gyroscope.simulation.data.splits import Split
+
+    out = Path(options.out) if options.out else None
+    if out is not None and out.suffix not in _KINDS:
+        raise ConfigError(f"cannot draw into {out}: its name must end in {', '.join(_KINDS)}")
+    config = Config(
+        task=options.task, shards=options.shards, workers=options.workers, seed=options.seed, data_dir=options.data_dir
+    ).resolve()
+    assert config.workers is not None
+    targets = Split.of(training.load_task(config, progress=True).train).targets
+    dealt = shards.parse(config.shards).deal(targets, config.workers, config.seed)
+    if dealt is None:
+        raise ConfigError("with common data every worker draws from all samples: choose --shards iid, sorted, ...")
+    labels, held = shards.counts(dealt, targets)
+    _print(labels.tolist(), held.tolist())
+    sizes = held.sum(dim=1)
+    print(
+        f"{config.workers} workers hold {int(sizes.min()):,} to {int(sizes.max()):,} of {int(sizes.sum()):,} samples; "
+        f"label skew {shards.skew(held):.2f} (0: all like the whole data; {1 - 1 / len(labels):.2f}: one label each)"
+    )
+    if out is not None:
+        from gyroscope.report import holdings
+
+        out.parent.mkdir(parents=True, exist_ok=True)
+        title = f"{config.task}, {config.shards}, {config.workers} workers, seed {config.seed}"
+        print(f"picture: {holdings.draw(labels, held, title, out)}")
+    return 0
+
+
+def _print(labels: list[int], held: list[list[int]]) -> None:
+    """A line per worker, a column per label."""
+    rows = [["worker", *map(str, labels), "all"]]
+    rows += [[str(worker), *map(str, line), str(sum(line))] for worker, line in enumerate(held)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))

@@ -1,0 +1,81 @@
+"""`gyroscope work`: one worker process of a `gyroscope serve`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from gyroscope._core.errors import ConfigError
+from gyroscope.cli.train import STOPPED
+
+_EPILOG = """\
+A worker may come at any time, and come back at any time: the server hands it the momentum that it had. While the server
+is away it tries again, for as long as --patience says. Exit codes: 0 the run is over, 2 a mistake or a number that is
+taken, 3 the server is gone for good.
+
+trust: neither links nor store are authenticated or encrypted: a private network or a VPN only.
+"""
+
+
+def add(commands: Any) -> None:
+    command = commands.add_parser(
+        "work",
+        help="one worker of a parameter server",
+        description="Join a gyroscope serve as worker K and compute gradients until its run is over. What is "
+        "trained, the server tells; the data is looked for here.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument("address", metavar="HOST:PORT", help="where the server listens")
+    command.add_argument("--number", type=int, required=True, metavar="K", help="which worker this is, from 0")
+    command.add_argument("--patience", type=float, default=120.0, metavar="S",
+                         help="seconds without the server before giving up (default: 120)")  # fmt: skip
+    command.add_argument("--device", metavar="DEV", help="cpu, cuda, cuda:1, ... (default: cpu)")
+    command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as many as the server uses)")
+    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
+    command.add_argument("--quiet", action="store_true", help="say nothing unless something goes wrong")
+    command.add_argument("--attached", action="store_true", help="end when standard input is closed")
+    command.set_defaults(run=_work)
+
+
+def _work(options: argparse.Namespace) -> int:
+    from gyroscope.distributed.worker import ServerGoneError, Worker
+
+    host, port = _address(options.address)
+    if not options.patience > 0:
+        raise ConfigError(f"patience must be a positive number of seconds, got {options.patience}")
+    if options.attached:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of whoever started us
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+    def say(text: str) -> None:
+        if not options.quiet:
+            print(f"worker {options.number}: {text}", file=sys.stderr, flush=True)
+
+    machine = {
+        name: getattr(options, name) for name in ("device", "threads", "data_dir") if getattr(options, name) is not None
+    }
+    try:
+        Worker(host, port, options.number, patience=options.patience, machine=machine, told=say).work()
+    except ServerGoneError as problem:
+        print(f"gyroscope: error: {problem}", file=sys.stderr)
+        return STOPPED
+    return 0
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"cannot read the address {text!r}: it is written HOST:PORT, such as 127.0.0.1:29517")
+    return host.strip("[]"), int(port)
+
+
+def _end_with_input() -> None:
+    # Not sys.stdin: who reads there holds a lock that the interpreter wants back at its end, and aborts without.
+    while os.read(0, 1024):
+        pass
+    os._exit(0)

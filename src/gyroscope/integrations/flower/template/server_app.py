@@ -1,0 +1,16 @@
+"""The server: asks the nodes for updates, round after round, and lets no f of them ruin the model.
+
+To change what it does, replace `serve` by your own code around `gyroscope.integrations.flower.RobustStrategy`.
+"""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from gyroscope.integrations.flower.server import serve
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    serve(grid, context)

@@ -1,0 +1,91 @@
+"""`gyroscope async`: one asynchronous run, simulated."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gyroscope.cli import train
+
+_EXAMPLES = """\
+how it works:
+  Nobody waits for anybody. A worker fetches the model, computes a gradient, sends it, and fetches again. The server
+  applies what arrives at once, if the filter accepts it. By then the model has usually changed: the number of changes
+  that a gradient has missed is its staleness. Time is simulated, in rounds: a worker of speed 1 sends one gradient a
+  round. A fast Byzantine worker sends many (--byzantine-speed).
+
+filters (--filter), which see one gradient at a time and need n >= 3f + 1 workers:
+  kardam     both of the following (Damaskinos et al. 2018)
+  lipschitz  refuses what grew faster, relative to how far the model moved, than the n - f slowest-growing workers'
+  frequency  accepts nobody twice within 2f + 1 gradients: f workers never have more than f of them, however fast
+  none       accepts everything
+
+momentum (--momentum):
+  workers        each worker sends the sum of its own gradients: the filter judges sums
+  server-each    the server sums up what it accepted from each worker: the filter judges gradients
+  server         the server sums up what it accepted from anybody; its memory lasts 1/(1-mu) gradients, not rounds
+  server-rounds  the same, with the factor mu^(1/n): its memory lasts as long as a worker's
+  none
+
+examples:
+  fast liars, without a filter and with one:
+    gyroscope async --attack sign-flip --byzantine 5 --byzantine-speed 10 --filter none --out runs/open
+    gyroscope async --attack sign-flip --byzantine 5 --byzantine-speed 10 --out runs/kardam
+
+  stragglers, whose gradients are stale and count less:
+    gyroscope async --stragglers 0.1 --dampening exponential:alpha=0.02 --momentum server --out runs/stale
+
+what a run directory holds: as after `gyroscope train`, and arrivals.csv with a line for every gradient. metrics.csv has
+columns of its own (docs/beyond/asynchronous.md). Same configuration and seed, same bits. An interrupted run cannot be
+resumed, and `gyroscope report` does not read these directories.
+"""
+
+
+def add(commands: Any) -> None:
+    from gyroscope.research.asynchronous.config import AsyncConfig
+
+    command = commands.add_parser(
+        "async",
+        help="simulate asynchronous training: stale gradients, fast liars, filters",
+        description="Train a model with n workers of different speeds, f of them Byzantine, that do not wait for each "
+        "other. What you leave out is taken from the task.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    files = command.add_argument_group("from and to files")
+    files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
+    files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
+    files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+    train.add_configuration(command, AsyncConfig)
+    command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from gyroscope.research import asynchronous
+    from gyroscope.runs import progress, run_dir
+
+    config, out, overwrite = train.configuration(options, asynchronous.AsyncConfig)
+    with train.Interruption() as interruption:
+        result = asynchronous.train(
+            config, out=out, overwrite=overwrite, progress=progress.choose(hasattr(options, "quiet")), stop=interruption
+        )
+    if result.status == run_dir.INTERRUPTED:
+        print(
+            f"interrupted after round {result.step} of {result.config.steps}; asynchronous runs cannot be resumed: "
+            f"begin anew with --overwrite -> {result.directory}"
+        )
+        return 130
+    _tell(result)
+    return train.conclude(result, "async")
+
+
+def _tell(result: Any) -> None:
+    """What the filter did, in a line."""
+    arrivals = result.arrivals
+    accepted = arrivals[arrivals["accepted"]]
+    print(
+        f"{len(arrivals)} gradients arrived, {len(accepted)} were accepted, {int(accepted['byzantine'].sum())} of "
+        f"those Byzantine; mean staleness {accepted['staleness'].mean():.1f}"
+    )

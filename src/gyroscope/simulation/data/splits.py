@@ -1,0 +1,117 @@
+"""Data in memory: one split for training, one for testing, each with its own preparation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from gyroscope._core import random_streams
+from gyroscope._core.errors import DataError
+
+Prepare = Callable[[Tensor, torch.Generator], Tensor]
+"""From stored inputs to the model's inputs, with randomness for augmentation."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """Inputs (N, ...) and targets (N, ...), kept as they are stored; `prepare` is applied to each batch taken.
+
+    Training and testing never share a split object, so an augmentation cannot leak into the test or get lost.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    prepare: Prepare | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.inputs) != len(self.targets) or len(self.inputs) == 0:
+            raise DataError(
+                f"a split needs as many targets as inputs and at least one, got {len(self.inputs)} inputs and "
+                f"{len(self.targets)} targets"
+            )
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def to(self, device: torch.device) -> Split:
+        return dataclasses.replace(self, inputs=self.inputs.to(device).contiguous(), targets=self.targets.to(device))
+
+    @classmethod
+    def of(cls, data: Split | tuple[Tensor, Tensor] | Any) -> Split:
+        """A split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
+        if isinstance(data, Split):
+            return data
+        if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
+            return cls(torch.as_tensor(data[0]), torch.as_tensor(data[1]))  # tensors or numpy arrays
+        if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+            samples = cast(Sequence[tuple[Any, Any]], data)
+            pairs = [samples[index] for index in range(len(samples))]
+            if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+                raise DataError(f"the samples of a {type(data).__name__} must be (input, target) pairs")
+            return cls(
+                torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
+            )
+        raise DataError(
+            f"cannot take data from a {type(data).__name__}: pass (inputs, targets) tensors, a gyroscope Split, or a "
+            "map-style data set of (input, target) pairs"
+        )
+
+
+def deal(seed: int, step: int, workers: Iterable[int], samples: int, batch: int) -> Tensor:
+    """(workers, batch) sample numbers: each worker draws its batch uniformly, with replacement, from its own stream.
+
+    Worker i's batch at step t depends on (seed, i, t) alone, however many other workers there are.
+    """
+    stream = torch.Generator()
+    return torch.stack(
+        [
+            torch.randint(
+                samples, (batch,), generator=stream.manual_seed(random_streams.derive(seed, "batch", worker, step))
+            )
+            for worker in workers
+        ]
+    )
+
+
+def deal_from_one_pass(seed: int, step: int, workers: Iterable[int], count: int, samples: int, batch: int) -> Tensor:
+    """(workers, batch) sample numbers from a shuffled pass over the data that all `count` workers share.
+
+    Worker after worker and step after step takes the next `batch` of it, so no sample comes twice before all came once;
+    then the next pass begins, shuffled anew.
+    """
+    places = torch.stack([(step * count + worker) * batch + torch.arange(batch) for worker in workers])
+    dealt = torch.empty_like(places)
+    for number in range(int(places.min()) // samples, int(places.max()) // samples + 1):
+        here = places // samples == number
+        dealt[here] = _shuffled(seed, number, samples)[places[here] - number * samples]
+    return dealt
+
+
+def deal_from_shards(
+    seed: int, step: int, workers: Iterable[int], shards: Sequence[Tensor], batch: int, one_pass: bool = False
+) -> Tensor:
+    """(workers, batch) sample numbers, each worker's from its own shard: `shards[i]` are the samples of worker i.
+
+    Drawn uniformly with replacement, or with `one_pass` from shuffled passes over the shard, one after the other.
+    Worker i's batch depends on (seed, i, step) and on its shard alone.
+    """
+    batches = []
+    for worker in workers:
+        held = shards[worker]
+        if one_pass:
+            own = random_streams.derive(seed, "shard", worker)
+            places = deal_from_one_pass(own, step, [0], 1, len(held), batch)
+        else:
+            places = deal(seed, step, [worker], len(held), batch)
+        batches.append(held[places[0]])
+    return torch.stack(batches)
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled(seed: int, number: int, samples: int) -> Tensor:
+    return torch.randperm(samples, generator=random_streams.generator(seed, "pass", number))

@@ -1,0 +1,313 @@
+"""The honest workers: parameters and batches in, one gradient per worker out, as one (h, d) matrix."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gyroscope._core import random_streams
+from gyroscope._core.clock import UNTIMED, Clock
+from gyroscope._core.errors import RunDirectoryError
+from gyroscope._linalg import _kernels, linear_layers
+from gyroscope._linalg.indexed_batch import Picked
+from gyroscope._linalg.linear_layers import is_plain
+from gyroscope._linalg.matrix import shift_and_clip, split_like, trainable
+from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Inputs = Tensor | Picked | Sequence[Tensor]
+"""Every worker's batch: inputs[worker] is (b, ...)."""
+Noise = tuple[int, int, int]
+"""Where dropout and its kind come from: the seed, the step, and the number of the first worker."""
+
+_GROUP = 3_000_000
+"""Input values that are sampled at a time on a CPU."""
+
+# Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
+# all workers' samples give what a pass per worker would.
+_SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
+_MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
+
+
+class Terms(NamedTuple):
+    """What is made of the gradient of a batch's loss, the same for all workers."""
+
+    shift: Tensor | None
+    """(d,): what is added, the gradient of the L2 term."""
+    limit: float
+    """What is longer than this then, is shortened to it."""
+
+
+class Gradients(Protocol):
+    """Computes every worker's row into `out` (h, d) and returns the workers' losses (h,)."""
+
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor: ...
+
+
+class Workers(Protocol):
+    """Whoever computes the honest rows of a round: this process, or processes elsewhere."""
+
+    count: int
+    parameters: Tensor
+    accumulates: bool
+    """Whether they send gradients accumulated by themselves: then nobody here knows what they sampled."""
+    present: Tensor | None
+    """The numbers of those whose row of the last round is fit to be measured; None for all of them."""
+
+    def ask(self, step: int) -> None:
+        """The parameters are those of this step: who computes elsewhere may begin. `sample` will ask for the rows."""
+
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
+        """(losses of those present, rows of all): a row is NaN where a worker is missing."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What they need to go on after an interruption."""
+
+    def restore(self, state: dict[str, Tensor]) -> None: ...
+
+
+class HonestWorkers:
+    """h workers that sample their own batches, from common data or from `shards`, and compute clipped gradients.
+
+    rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
+    streams of their own, so a worker's row does not depend on who else is there. `first` is the number of the first of
+    them: a process that is worker 3 computes the row that worker 3 has `among` all, and draws from `shards[3]`.
+    """
+
+    accumulates = False
+    present: Tensor | None = None
+    relabel: Callable[[Tensor], Tensor] | None = None
+    """From the labels of the data to those that are learned, where they differ."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Split,
+        parameters: Tensor,
+        *,
+        count: int,
+        first: int = 0,
+        batch: int,
+        seed: int,
+        clip: float,
+        l2: float,
+        l2_form: str = "half-squared",
+        batches: str = "independent",
+        among: int | None = None,
+        shards: Sequence[Tensor] | None = None,
+    ) -> None:
+        self.model, self.data = model, data
+        self.parameters = parameters
+        self.count, self.first, self.batch, self.seed = count, first, batch, seed
+        self.clip, self.l2, self.l2_form = clip, l2, l2_form
+        self.dealing, self.among, self.shards = batches, among or count, shards
+        self.gradients = choose(model, loss)
+        self._group = self._group_size()
+
+    def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> HonestWorkers:
+        """As many workers more, with the numbers after these and batches of their own, at the same model and data."""
+        more = copy.copy(self)
+        more.first, more.count, more.relabel = self.first + self.count, count, relabel
+        more.among = self.among + count
+        more._group = more._group_size()
+        return more
+
+    def _group_size(self) -> int:
+        # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
+        values = self.batch * max(1, self.data.inputs[0].numel())
+        groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
+        return -(-self.count // groups)
+
+    def alone(self, worker: int) -> HonestWorkers:
+        """One of these workers by itself, at the same model and with the batches that it has among all."""
+        one = copy.copy(self)
+        one.first, one.count, one._group = self.first + worker, 1, 1
+        return one
+
+    def ask(self, step: int) -> None:
+        """They compute when they are sampled, and not before."""
+
+    def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
+        """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
+        rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
+        losses = []
+        for start in range(0, self.count, self._group):
+            own = rows[start : start + self._group]
+            workers = range(self.first + start, self.first + start + len(own))
+            inputs, targets = self.batches(step, workers)
+            if self.relabel is not None:
+                targets = self.relabel(targets)
+            clock.lap("data")
+            noise = self.seed, step, workers.start
+            losses.append(self.gradients(inputs, targets, noise, self.terms(), own))
+            clock.lap("gradients")
+        return torch.cat(losses), rows
+
+    def state(self) -> dict[str, Tensor]:
+        return {}  # their batches come from stateless streams, and their momentum is the placement's
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        if state:
+            raise RunDirectoryError(
+                "this run's momentum belongs to worker processes: continue it with gyroscope serve --resume"
+            )
+
+    def batches(self, step: int, workers: range) -> tuple[Picked | list[Tensor], Tensor]:
+        """The prepared inputs and the targets that these workers draw at this step."""
+        if self.shards is not None:
+            one_pass = self.dealing == "pass"
+            indices = deal_from_shards(self.seed, step, workers, self.shards, self.batch, one_pass)
+        elif self.dealing == "independent":
+            indices = deal(self.seed, step, workers, len(self.data), self.batch)
+        else:
+            indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
+        indices = indices.to(self.parameters.device, torch.int64)  # shards may be of narrower numbers
+        inputs, targets = Picked(self.data.inputs, indices), Picked(self.data.targets, indices).taken()
+        if self.data.prepare is None:
+            return inputs, targets
+        prepared = [
+            self.data.prepare(batch, random_streams.generator(self.seed, "augment", worker, step))
+            for worker, batch in zip(workers, inputs.taken(), strict=True)
+        ]
+        return prepared, targets
+
+    def terms(self) -> Terms:
+        """What makes a row of a gradient at the parameters as they are."""
+        if self.l2 == 0:
+            return Terms(None, self.clip)
+        if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
+            return Terms(self.parameters * self.l2, self.clip)
+        # The released code's lambda^2 * ||theta||.
+        norm = torch.linalg.vector_norm(self.parameters)
+        unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
+        return Terms(unit.mul_(self.l2**2), self.clip)
+
+
+def choose(model: nn.Module, loss: Loss) -> Gradients:
+    """All workers in one pass where the model allows it, else one backward pass per worker."""
+    modules = list(model) if type(model) is nn.Sequential and is_plain(model) else []
+    # A leading Flatten makes every layer's input one row per sample, on which the rest relies.
+    samplewise = repr(modules[:1]) == repr([nn.Flatten()]) and all(
+        type(module) in _SAMPLEWISE
+        and is_plain(module)
+        and (not isinstance(module, nn.LogSoftmax) or module.dim in (1, -1))
+        for module in modules
+    )
+    linear = [parameter for module in modules if isinstance(module, nn.Linear) for parameter in module.parameters()]
+    if samplewise and loss in _MEAN_LOSSES and len(linear) == len(trainable(model)):
+        return Together(modules, loss)
+    return OneByOne(model, loss)
+
+
+class OneByOne:
+    """One backward pass per worker: right for every model. Batch-norm sees the worker's own batch.
+
+    Running statistics of batch-norm are updated by each worker in turn; they serve evaluation only, never a gradient.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self.model, self.loss = model, loss
+        self.parameters = trainable(model)
+
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
+        seed, step, first = noise
+        self.model.train()
+        losses = []
+        for worker, row in enumerate(out):
+            with random_streams.ambient(seed, "noise", first + worker, step, device=out.device):
+                loss = self.loss(self.model(inputs[worker]), targets[worker])
+            gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
+            for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
+                piece.copy_(gradient) if gradient is not None else piece.zero_()
+            losses.append(loss.detach())
+        shift_and_clip(out, *terms)
+        return torch.stack(losses)
+
+
+def _counted(targets: Tensor) -> Tensor:
+    """How many samples of each worker's batch the mean is taken over: torch leaves out those marked -100."""
+    if targets.is_floating_point():  # shares of all classes
+        return torch.full(targets.shape[:1], targets.shape[1], device=targets.device)
+    return (targets != _kernels.IGNORED).sum(dim=1)
+
+
+_Passed = tuple[Sequence[Tensor | Picked], Sequence[Tensor], Tensor]
+"""What each linear layer was given, how the sum of the workers' losses changes with what it made of it, both with a row
+per sample; and each sample's loss."""
+
+
+class Together:
+    """All workers at once, for a chain of linear layers and element-wise functions, by kernels where it is a usual one.
+
+    The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
+    only the last step, the layers' weight gradients, differs by worker.
+    """
+
+    def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
+        # None in place: outputs that are differentiated must stay what they are.
+        self.modules = [nn.ReLU() if isinstance(module, nn.ReLU) else module for module in modules]
+        self.linear = [module for module in modules if isinstance(module, nn.Linear)]
+        self.loss = loss
+        end = [nn.LogSoftmax] if loss is F.nll_loss else []
+        self.usual = [type(module) for module in modules] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, *end]
+        """A classifier with one hidden layer, as the paper's: there is a kernel for all of it."""
+
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
+        h, b = targets.shape[:2]
+        samples, flat, counted = self._flattened(inputs), targets.flatten(0, 1), _counted(targets)
+        passed = self._classify(samples, flat, counted) if self.usual else None
+        into, slopes, each = passed or self._differentiate(samples, flat, counted)
+        layers = [
+            _kernels.Gradient(
+                slope.view(h, b, -1),
+                given if isinstance(given, Picked) else given.view(h, b, -1),
+                layer.bias is not None,
+            )
+            for layer, given, slope in zip(self.linear, into, slopes, strict=True)
+        ]
+        linear_layers.gradient_rows(layers, *terms, out)
+        return each.view(h, b).sum(dim=1) / counted
+
+    def _classify(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed | None:
+        first, last = self.linear
+        found = linear_layers.classify(samples, first, last, targets, counted.to(first.weight.dtype).reciprocal())
+        return found and ([samples, found.hidden], [found.hidden_slopes, found.slopes], found.losses)
+
+    def _differentiate(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed:
+        into: list[Tensor | Picked] = []
+        from_: list[Tensor] = []  # what each layer makes of it, where the loss is differentiated
+        values = samples
+        with torch.enable_grad():
+            for module in self.modules[1:]:
+                if isinstance(module, nn.Linear):
+                    if isinstance(values, Tensor) and values.requires_grad:
+                        into.append(values.detach())
+                        values = F.linear(values, *linear_layers.constants(module))
+                    else:
+                        into.append(values)
+                        values = linear_layers.linear(values, *linear_layers.constants(module)).requires_grad_()
+                    from_.append(values)
+                else:
+                    values = module(values)
+            each = self.loss(values, targets, reduction="none")  # type: ignore[call-arg, arg-type]
+            means = each.view(len(counted), -1).sum(dim=1) / counted
+            slopes = torch.autograd.grad(means.sum(), from_)
+        return into, slopes, each.detach()
+
+    def _flattened(self, inputs: Inputs) -> Tensor | Picked:
+        """One row per sample, as the chain's leading module makes them."""
+        if isinstance(inputs, Picked):
+            # (Of what is not contiguous, rows would be a copy of all the data.)
+            if self.linear[:1] == self.modules[1:2] and inputs.source.is_contiguous():
+                rows = inputs.as_rows()
+                if linear_layers.reads_in_place(rows, self.linear):
+                    return rows
+            inputs = inputs.taken()
+        samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
+        return samples.flatten(0, 1).flatten(1)
