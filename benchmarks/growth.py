@@ -52,7 +52,7 @@ def in_parameters(budget: float, told: Told | None = None) -> list[Line]:
         rows = torch.randn(ROWS, d)
         things: dict[str, Timed] = {"mean": lambda rows=rows: rows.mean(dim=0)}  # type: ignore[misc]
         for name, rule in rules.RULES.items():
-            things[name] = lambda rule=rule, rows=rows: rule()(rows, 5, rules.Context(trusted=rows[0]))  # type: ignore[misc]
+            things[name] = lambda rule=rule, rows=rows: rule()(rows, 5, rules.RuleContext(trusted=rows[0]))  # type: ignore[misc]
         passes = in_turn(things, budget / len(PARAMETERS), told=told)
         for name in ("mean", *(name for name in rules.RULES if name != "average")):
             milliseconds = spread([1e3 * value for value in passes.seconds[name]])

@@ -64,7 +64,7 @@ def things(rows: Tensor, f: int) -> dict[str, Timed]:
     }
     for name, rule in rules.RULES.items():
         if rule().min_workers(f) <= n <= MOST_WORKERS.get(name, n):
-            found[name] = _call(rule(), rows, f, rules.Context(trusted=rows[0]))
+            found[name] = _call(rule(), rows, f, rules.RuleContext(trusted=rows[0]))
     for name, other in peers.rules(n, f).items():
         found[name] = _call(other, rows)
     return found

@@ -19,7 +19,7 @@ from gyroscope import rules
 from gyroscope._core.clock import Stopwatch
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed.protocol import TCPStore
-from gyroscope.distributed.server.parameter_server import Server, Terms
+from gyroscope.distributed.server.parameter_server import Server, ServerOptions
 from gyroscope.runs.config import Config
 from gyroscope.runs.progress import Silent
 from gyroscope.simulation.metrics import Number
@@ -34,7 +34,7 @@ others are on their way, and a transfer that waits for the scheduler (with more 
 counts with those that do not."""
 _WARM_UP = 5
 _LEAST, _MOST = 10, 2000
-_TERMS = Terms(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
+_TERMS = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
 
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from oracles import DOUBT, Row, Rows, distance, dot, median
 
-from gyroscope.rules import Context
+from gyroscope.rules import RuleContext
 
 
 def _finite(row: Row) -> bool:
@@ -110,21 +110,21 @@ def fltrust(rows: Rows, trusted: Row) -> tuple[list[float], list[float]]:
 
 
 def _centered_clipping(
-    rows: Rows, f: int, doubt: float, strict: bool = False, context: Context | None = None, **parameters: Any
+    rows: Rows, f: int, doubt: float, strict: bool = False, context: RuleContext | None = None, **parameters: Any
 ) -> list[list[float]]:
     parameters.pop("lacks", None)
     return [[value] for value in centered_clipping(rows, **parameters)]
 
 
 def _safeguard(
-    rows: Rows, f: int, doubt: float, strict: bool = False, context: Context | None = None, **parameters: Any
+    rows: Rows, f: int, doubt: float, strict: bool = False, context: RuleContext | None = None, **parameters: Any
 ) -> list[list[float]] | None:
     guard = Guard(**parameters)
     return None if guard.in_doubt(rows) else [[value] for value in guard.play(rows)[0]]
 
 
 def _zeno(
-    rows: Rows, f: int, doubt: float, strict: bool = False, *, context: Context, rho: float
+    rows: Rows, f: int, doubt: float, strict: bool = False, *, context: RuleContext, rho: float
 ) -> list[list[float]] | None:
     assert context.trusted is not None
     vector, chosen, scores = zeno(rows, f, context.trusted.tolist(), rho)
@@ -141,7 +141,9 @@ def _zeno(
     return [[value] for value in vector]
 
 
-def _fltrust(rows: Rows, f: int, doubt: float, strict: bool = False, *, context: Context) -> list[list[float]] | None:
+def _fltrust(
+    rows: Rows, f: int, doubt: float, strict: bool = False, *, context: RuleContext
+) -> list[list[float]] | None:
     assert context.trusted is not None
     vector, scores = fltrust(rows, context.trusted.tolist())
     size = math.hypot(*context.trusted.tolist())

@@ -311,7 +311,7 @@ def decreases(means: Rows, variances: Sequence[float], t: int, mu: float) -> tup
 
 # A rule in the table has its oracle here: all the results that are right for the rows, per coordinate, or None where
 # rounding decides (or, if strict, row numbers). Doubt is the size of a rounding error in this input. The rule's
-# parameters are given by name, and where it `uses` any of its Context, that too, as `context`.
+# parameters are given by name, and where it `uses` any of its RuleContext, that too, as `context`.
 Oracle = Callable[..., "list[list[float]] | None"]
 
 

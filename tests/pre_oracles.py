@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from oracles import DOUBT, RULE_ORACLES, Row, Rows, distance, squared_distance
 
-from gyroscope.rules import Arc, Bucketing, Clip, Context, Nnm, Preaggregation, Rule
+from gyroscope.rules import Arc, Bucketing, Clip, Nnm, Preaggregation, Rule, RuleContext
 
 
 def nnm(rows: Rows, f: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -75,7 +75,7 @@ def _shortened(row: Row, limit: float) -> list[float]:
     return list(row) if size <= limit else [value * (limit / size) for value in row]
 
 
-def _stage(stage: Preaggregation, rows: Rows, f: int, context: Context, strict: bool) -> list[list[float]] | None:
+def _stage(stage: Preaggregation, rows: Rows, f: int, context: RuleContext, strict: bool) -> list[list[float]] | None:
     if isinstance(stage, Nnm):
         return None if nnm_in_doubt(rows, f, strict) else nnm(rows, f)[0]
     if isinstance(stage, Bucketing):
@@ -100,11 +100,11 @@ def composed(
     *,
     stages: Sequence[Preaggregation],
     rule: Rule,
-    context: Context | None = None,
+    context: RuleContext | None = None,
     **_: Any,
 ) -> list[list[float]] | None:
     """The rule's oracle on what the stages' oracles leave, each rounded as the rows are."""
-    context, single = context or Context(), _single(rows, doubt)
+    context, single = context or RuleContext(), _single(rows, doubt)
     for place, stage in enumerate(stages):
         left = _stage(stage, rows, f, context.within(f"{place}:{stage.name}"), strict)
         if left is None:
@@ -123,11 +123,11 @@ def mixture(
     *,
     rules: Sequence[Rule],
     order: str,
-    context: Context | None = None,
+    context: RuleContext | None = None,
     **_: Any,
 ) -> list[list[float]] | None:
     """The oracle of the rule whose turn it is. (The suite's step is 3.)"""
-    context = context or Context(step=3)
+    context = context or RuleContext(step=3)
     turn = context.step % len(rules)
     if order == "random":
         turn = int(torch.randint(len(rules), (), generator=context.generator("turn")))

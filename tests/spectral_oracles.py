@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gyroscope.rules import Context
+from gyroscope.rules import RuleContext
 
 Row = Sequence[float]
 Rows = Sequence[Row]
@@ -102,12 +102,12 @@ def dnc(
     iterations: int = 5,
     coordinates: int = 10_000,
     c: float = 1.0,
-    context: Context | None = None,
+    context: RuleContext | None = None,
 ) -> list[list[float]] | None:
     """On some coordinates, drop the c f rows of largest squared (row - mean) . v; the mean of who is never dropped."""
     matrix, n, d = np.array(rows), len(rows), len(rows[0])
     dropped = math.ceil(c * f)
-    generator = (context or Context()).generator("dnc")
+    generator = (context or RuleContext()).generator("dnc")
     survived = [0] * n
     for _ in range(iterations):
         places = sorted(torch.randperm(d, generator=generator)[:coordinates].tolist())
@@ -144,7 +144,7 @@ def component(table: dict[tuple[int, int], Any], members: list[int], threshold: 
 
 
 def flame(
-    rows: Rows, f: int, doubt: float, strict: bool = False, noise: float = 0.0, context: Context | None = None
+    rows: Rows, f: int, doubt: float, strict: bool = False, noise: float = 0.0, context: RuleContext | None = None
 ) -> list[list[float]] | None:
     """Link rows by cosine distance until a majority hangs together; its mean, clipped to the median length."""
     matrix, n = np.array(rows, dtype=np.longdouble), len(rows)  # in which the square of a huge value is a number
@@ -165,7 +165,7 @@ def flame(
     limit = lower_median(lengths)
     vector = sum(matrix[i] * min(1, limit / lengths[i] if lengths[i] > 0 else 1) for i in group) / len(group)
     if noise > 0:
-        draw = torch.randn(len(rows[0]), generator=(context or Context()).generator("flame"), dtype=torch.float64)
+        draw = torch.randn(len(rows[0]), generator=(context or RuleContext()).generator("flame"), dtype=torch.float64)
         vector = vector + noise * limit * draw.numpy()
     return answers([vector.astype(np.float64)])
 
@@ -219,7 +219,7 @@ def signguard(
     lower: float = 0.1,
     upper: float = 3.0,
     fraction: float = 0.1,
-    context: Context | None = None,
+    context: RuleContext | None = None,
 ) -> list[list[float]] | None:
     """Rows of lower to upper median lengths in the largest cluster of sign statistics; their mean, clipped."""
     d, known = len(rows[0]), usable(rows)
@@ -228,7 +228,7 @@ def signguard(
     if any(abs(lengths[i] - bound * limit) < 1e-12 * limit for i in known for bound in (lower, upper)):
         return None
     usual = [i for i in known if lower * limit <= lengths[i] <= upper * limit]
-    places = torch.randperm(d, generator=(context or Context()).generator("signguard")).tolist()
+    places = torch.randperm(d, generator=(context or RuleContext()).generator("signguard")).tolist()
     places = places[: math.ceil(fraction * d)]
     points = [
         [float(sum(sign(rows[i][j]) for j in places)) for sign in (lambda x: x > 0, lambda x: x == 0, lambda x: x < 0)]

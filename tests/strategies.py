@@ -14,7 +14,7 @@ from pre_oracles import composed, mixture
 from torch import Tensor
 
 from gyroscope.attacks import ATTACKS
-from gyroscope.rules import RULES, Aggregate, Context, Rule
+from gyroscope.rules import RULES, Aggregate, Rule, RuleContext
 from gyroscope.rules import parse as parse_rule
 from gyroscope.rules.base import Property
 
@@ -111,9 +111,9 @@ class Problem:
         """The largest absolute value of an honest row."""
         return float(self.honest.abs().max())
 
-    def context(self, rule: Rule) -> Context:
+    def context(self, rule: Rule) -> RuleContext:
         """What such a rule may know besides the rows: here the trusted gradient is the mean of the honest rows."""
-        return Context(step=3, seed=7, trusted=self.honest.mean(dim=0) if "trusted" in rule.uses else None)
+        return RuleContext(step=3, seed=7, trusted=self.honest.mean(dim=0) if "trusted" in rule.uses else None)
 
     def apply(self, rule: Rule) -> Aggregate:
         return rule(self.rows, self.f, self.context(rule))

@@ -221,7 +221,7 @@ def test_a_third_partys_rule_is_found_by_its_import_path(module: str) -> None:
 
 def test_a_third_partys_attack_is_found_by_its_import_path(module: str) -> None:
     attack = attacks.parse(f"{module}:Ones:value=4")
-    view = attacks.View(rule=rules.Average(), declared_f=1, generator=torch.Generator())
+    view = attacks.AttackContext(rule=rules.Average(), declared_f=1, generator=torch.Generator())
     assert attack(torch.zeros(3, 2), 2, view).tolist() == [[4.0, 4.0]] * 2
     assert attacks.parse(str(attack)) == attack
 

@@ -18,7 +18,7 @@ from gyroscope.research.asynchronous.adversary import NoRule
 from gyroscope.research.asynchronous.events import Pace
 from gyroscope.runs import run_dir, setup
 from gyroscope.runs.config import Config
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -93,8 +93,8 @@ def test_flipped_labels_are_learned_at_the_model_that_was_fetched() -> None:
     model = setup.first_model(TASK, 1)
     parameters = matrix.attach(model)
     crew = [
-        HonestWorkers(model, TASK.loss, dataclasses.replace(split), parameters, count=1, first=worker, batch=8, seed=1,
-                      clip=5.0, l2=0.0)
+        SimulatedWorkers(model, TASK.loss, dataclasses.replace(split), parameters, count=1, first=worker, batch=8,
+                         seed=1, clip=5.0, l2=0.0)
         for worker, split in enumerate([split_of(flipped=False)] * 2 + [split_of(flipped=True)])
     ]  # fmt: skip
     # The honest two begin at 0 and 1/2, the liar at 0: so worker 0 and the liar arrive together, and then fetch, both.

@@ -19,7 +19,7 @@ from gyroscope.research.asynchronous import AsyncConfig, train
 from gyroscope.research.asynchronous.placement import Accumulator
 from gyroscope.runs import run_dir, setup
 from gyroscope.simulation.data.splits import Split
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 def test_one_worker_is_never_stale_and_equals_plain_sgd() -> None:
@@ -38,7 +38,7 @@ def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -
     model = setup.first_model(TASK, config.seed)
     parameters = matrix.attach(model)
     crew = [
-        HonestWorkers(model, TASK.loss, Split.of(TASK.train), parameters, count=1, first=worker, batch=8, seed=1,
+        SimulatedWorkers(model, TASK.loss, Split.of(TASK.train), parameters, count=1, first=worker, batch=8, seed=1,
                       clip=5.0, l2=0.0)
         for worker in range(n)
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""An attack's round as tests play it: a view with everything that any attack asks for."""
+"""An attack's round as tests play it: a context with everything that any attack asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from strategies import normal
 from torch import Tensor
 
-from gyroscope.attacks import Attack, View, parse
+from gyroscope.attacks import Attack, AttackContext, parse
 from gyroscope.rules import Median, Rule
 
 
@@ -28,22 +28,22 @@ def view_of(
     memory: MutableMapping[str, Tensor] | None = None,
     rule: Rule | None = None,
     server: int = 0,
-) -> View:
+) -> AttackContext:
     """The rule is the median, told of f or as many as it can tolerate."""
-    return View(
+    return AttackContext(
         rule=rule or Median(),
         declared_f=min(f, (len(honest) + f - 1) // 2) if declared_f is None else declared_f,
         generator=torch.Generator().manual_seed(seed),
         step=step,
-        memory={} if memory is None else memory,
-        own=lambda flipped: own_rows(honest, f, step, flipped),
-        placement="workers",
+        state={} if memory is None else memory,
+        compute_gradients=lambda flipped: own_rows(honest, f, step, flipped),
+        momentum="workers",
         server=server,
         servers=server + 1,
     )
 
 
-def send(attack: Attack | str, honest: Tensor, f: int, **view: object) -> Tensor:
+def send(attack: Attack | str, honest: Tensor, f: int, **context: object) -> Tensor:
     """What f Byzantine workers send."""
     made = parse(attack) if isinstance(attack, str) else attack
-    return made(honest, f, view_of(honest, f, **view))  # type: ignore[arg-type]
+    return made(honest, f, view_of(honest, f, **context))  # type: ignore[arg-type]

@@ -10,11 +10,11 @@ import torch
 from strategies import RULE_SPECS, normal
 from torch import Tensor
 
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks import Attack, Empire, Little, View
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks import Attack, AttackContext, Empire, Little
 from gyroscope.attacks.directed import best_factor
 from gyroscope.momentum import PLACEMENTS
-from gyroscope.rules import RULES, Aggregate, Average, Context, ContextualRule, Krum, Memory, Rule, parse
+from gyroscope.rules import RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
 from gyroscope.runs.config import Config
 from gyroscope.runs.training import Run
 from gyroscope.simulation.round import play
@@ -33,8 +33,8 @@ WORST, MEAN = 0.7, 0.95
 GRID = [2 ** (place / 6) for place in range(-24, 37)]  # from 1/16 to 64
 
 
-def view(rule: Rule, f: int) -> View:
-    return View(rule=rule, declared_f=f, generator=torch.Generator())
+def view(rule: Rule, f: int) -> AttackContext:
+    return AttackContext(rule=rule, declared_f=f, generator=torch.Generator())
 
 
 def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
@@ -43,7 +43,7 @@ def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
 
 
 def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
-    mean, direction = KINDS[kind]().aim(Described(honest))
+    mean, direction = KINDS[kind]().aim(CachedMoments(honest))
     return best_factor(honest, mean, direction, f, view(rule, f))
 
 
@@ -125,7 +125,7 @@ def test_the_search_asks_the_configured_rule_itself_with_the_declared_f(limit: f
     Watched.calls.clear()
     rule = Watched(limit=limit)
     honest = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]])  # mean 0, deviation 2 in the first coordinate
-    sent = Little(factor="auto")(honest, 2, View(rule=rule, declared_f=1, generator=torch.Generator()))
+    sent = Little(factor="auto")(honest, 2, AttackContext(rule=rule, declared_f=1, generator=torch.Generator()))
     assert Watched.calls and all(call == (rule, 5, 1) for call in Watched.calls)
     assert 0.9 * limit <= float(sent[0].norm()) <= limit
 
@@ -138,7 +138,7 @@ def test_a_rule_that_returns_nan_has_taken_the_greatest_damage() -> None:
             return Aggregate(torch.full_like(rows[0], torch.nan) if broken else rows.mean(dim=0), None)
 
     honest = torch.tensor([[1.0], [-1.0], [0.0]])  # mean 0, deviation 1
-    sent = Little(factor="auto")(honest, 1, View(rule=Fragile(), declared_f=1, generator=torch.Generator()))
+    sent = Little(factor="auto")(honest, 1, AttackContext(rule=Fragile(), declared_f=1, generator=torch.Generator()))
     assert float(sent[0, 0]) < -7.9
 
 
@@ -155,16 +155,16 @@ class Remembering(ContextualRule):
     def min_workers(self, f: int) -> int:
         return 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
-        near = float((rows[-1] - rows[0]).norm()) <= float(context.memory["limit"])
-        return Aggregate(rows[-1].clone() if near else torch.zeros_like(rows[-1]), None), context.memory
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
+        near = float((rows[-1] - rows[0]).norm()) <= float(context.state["limit"])
+        return Aggregate(rows[-1].clone() if near else torch.zeros_like(rows[-1]), None), context.state
 
 
 @pytest.mark.parametrize("limit", [0.3, 1.0, 7.0])
 def test_the_search_knows_what_the_rule_remembers(limit: float) -> None:
-    context = Context(memory={"limit": torch.tensor(limit)})
+    context = RuleContext(state={"limit": torch.tensor(limit)})
     honest = torch.tensor([[0.0, 0.0], [2.0, 0.0], [-2.0, 0.0]])
-    sent = Little(factor="auto")(honest, 2, View(Remembering(), 1, torch.Generator(), context=context))
+    sent = Little(factor="auto")(honest, 2, AttackContext(Remembering(), 1, torch.Generator(), rule_context=context))
     assert 0.9 * limit <= float(sent[0].norm()) <= limit
 
 
@@ -176,7 +176,7 @@ def test_the_search_knows_what_the_server_has_accumulated(kind: str, spec: str) 
     honest, past = normal(7, 20, seed=1) + 0.2, 3 * normal(9, 20, seed=2)
 
     def reached(attack: Attack) -> float:
-        seen = dataclasses.replace(view(rule, f), received=lambda rows: rows + past)
+        seen = dataclasses.replace(view(rule, f), preview=lambda rows: rows + past)
         shown = torch.cat([honest, attack(honest, f, seen)]) + past
         return float((rule(shown, f).vector - shown[:7].mean(dim=0)).norm())
 
@@ -200,7 +200,7 @@ def test_what_the_adversary_foresees_is_what_happens(placement: str) -> None:
 class Foreseeing(Attack):
     foreseen: ClassVar[list[Tensor]] = []
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         sent = -honest[:f]
-        self.foreseen.append(view.outcome(torch.cat([honest, sent])))
+        self.foreseen.append(context.outcome(torch.cat([honest, sent])))
         return sent

@@ -24,19 +24,19 @@ DIGITS = tasks.parse("digits").load()
 
 def shown(attack: Attack, received: object, seed: int = 0) -> Tensor:
     """All rows as the rule is shown them, of 6 honest and 2 Byzantine workers."""
-    view = dataclasses.replace(view_of(HONEST, 2, seed=seed), received=received)  # type: ignore[arg-type]
-    return view.shown(torch.cat([HONEST, attack(HONEST, 2, view)]))
+    context = dataclasses.replace(view_of(HONEST, 2, seed=seed), preview=received)  # type: ignore[arg-type]
+    return context.shown(torch.cat([HONEST, attack(HONEST, 2, context)]))
 
 
 @pytest.mark.parametrize("spec", ["little", "empire", "min-max", "little:factor=auto", "label-flip", "mimic"])
 def test_the_rule_is_shown_the_inner_attack_on_the_accumulated_rows(spec: str) -> None:
     rows = shown(Foresight(parse(spec)), lambda rows: rows + PAST)
     honest = HONEST + PAST[:6]
-    view = view_of(honest, 2)
-    own = view_of(HONEST, 2).own
+    context = view_of(honest, 2)
+    own = view_of(HONEST, 2).compute_gradients
     assert own is not None
-    view = dataclasses.replace(view, own=lambda flipped: own(flipped) + PAST[6:])
-    torch.testing.assert_close(rows[6:], parse(spec)(honest, 2, view), rtol=1e-9, atol=1e-9)
+    context = dataclasses.replace(context, compute_gradients=lambda flipped: own(flipped) + PAST[6:])
+    torch.testing.assert_close(rows[6:], parse(spec)(honest, 2, context), rtol=1e-9, atol=1e-9)
     assert spec == "label-flip" or not torch.allclose(shown(parse(spec), lambda rows: rows + PAST)[6:], rows[6:])
 
 

@@ -16,6 +16,7 @@ from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.attacks import (
     Alternate,
     AntiCge,
+    AttackContext,
     ByzMean,
     Drop,
     Empire,
@@ -35,7 +36,6 @@ from gyroscope.attacks import (
     SignGuardAttack,
     Stale,
     Stranger,
-    View,
 )
 from gyroscope.attacks.little import z_factor
 from gyroscope.rules import Average, Bulyan, Krum, Median, Rule
@@ -335,8 +335,10 @@ def test_momentum_at_the_workers_is_accumulated_also_while_they_attack() -> None
     for placement, times in (("workers", 8), ("server", 4)):
         asked.clear()
         for step in range(8):
-            view = View(Median(), 2, torch.Generator(), step=step, placement=placement, own=own)
-            Alternate(period=2)(honest, 2, view)
+            context = AttackContext(
+                Median(), 2, torch.Generator(), step=step, momentum=placement, compute_gradients=own
+            )
+            Alternate(period=2)(honest, 2, context)
         assert asked == [False] * times
 
 
@@ -366,6 +368,6 @@ def test_gaussian_has_its_deviation_and_differs_from_worker_to_worker(dtype: tor
 
 @pytest.mark.parametrize("attack", [LabelFlip(), Alternate(), Stale(source="own"), Drop(chance=0.5)], ids=str)
 def test_without_data_of_their_own_the_error_says_so(attack: LabelFlip) -> None:
-    view = View(Median(), 1, torch.Generator().manual_seed(0))
+    context = AttackContext(Median(), 1, torch.Generator().manual_seed(0))
     with pytest.raises(ConfigError, match="needs gradients at the Byzantine workers' own data"):
-        attack(TWO, 1, view)
+        attack(TWO, 1, context)

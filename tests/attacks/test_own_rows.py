@@ -15,9 +15,9 @@ import gyroscope as gy
 from gyroscope import attacks, momentum
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope.simulation.byzantine_gradients import OwnRows, flip
+from gyroscope.simulation.byzantine_gradients import ByzantineGradients, flip
 from gyroscope.simulation.data.splits import Split
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 HERE = __name__
 H, BYZANTINE, BATCH, SEED = 4, 2, 6, 5
@@ -28,14 +28,14 @@ def data(count: int = 90, classes: int = 10) -> Split:
     return Split(torch.randn(count, 8, generator=stream), torch.arange(count) % classes)
 
 
-def workers(model: nn.Module | None = None, **options: object) -> HonestWorkers:
+def workers(model: nn.Module | None = None, **options: object) -> SimulatedWorkers:
     torch.manual_seed(3)
     model = model or nn.Sequential(nn.Flatten(), nn.Linear(8, 10), nn.LogSoftmax(dim=1))
     settings: dict[str, object] = {"count": H, "batch": BATCH, "seed": SEED, "clip": 1.0, "l2": 1e-3, **options}
-    return HonestWorkers(model, F.nll_loss, data(), matrix.attach(model), **settings)  # type: ignore[arg-type]
+    return SimulatedWorkers(model, F.nll_loss, data(), matrix.attach(model), **settings)  # type: ignore[arg-type]
 
 
-def gradient(of: HonestWorkers, worker: int, step: int, flipped: bool) -> Tensor:
+def gradient(of: SimulatedWorkers, worker: int, step: int, flipped: bool) -> Tensor:
     """By a plain backward pass, at this worker's batch."""
     inputs, targets = of.batches(step, range(worker, worker + 1))
     of.model.zero_grad()
@@ -53,7 +53,7 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
     flipped: bool, place: str, batches: str
 ) -> None:
     honest = workers(batches=batches)
-    own = OwnRows(honest, BYZANTINE, momentum.make(place, 0.9))
+    own = ByzantineGradients(honest, BYZANTINE, momentum.make(place, 0.9))
     beside = honest.beside(BYZANTINE)
     notes: dict[str, Tensor] = {}
     memory = torch.zeros(BYZANTINE, honest.parameters.numel())
@@ -71,14 +71,14 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
 
 
 def test_asking_twice_accumulates_once_and_what_is_given_may_be_changed() -> None:
-    own = OwnRows(workers(), BYZANTINE, momentum.AtWorkers(0.9))
+    own = ByzantineGradients(workers(), BYZANTINE, momentum.AtWorkers(0.9))
     notes: dict[str, Tensor] = {}
     ask = own.at(0, notes, {})
     first = ask(False)
     kept = first.clone()
     first.zero_()
     assert torch.equal(ask(False), kept) and not torch.equal(ask(True), kept)
-    sampled = OwnRows(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {}, {})(False)
+    sampled = ByzantineGradients(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {}, {})(False)
     assert torch.allclose(own.at(1, notes, {})(False), 0.9 * kept + sampled, atol=1e-6)
 
 
@@ -87,7 +87,7 @@ def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
     honest = workers(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    OwnRows(honest, BYZANTINE, momentum.AtWorkers(0.9)).at(0, {}, {})(True)
+    ByzantineGradients(honest, BYZANTINE, momentum.AtWorkers(0.9)).at(0, {}, {})(True)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -107,8 +107,8 @@ class Curious(attacks.Attack):
 
     seen: ClassVar[list[Tensor]] = []
 
-    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
-        self.seen.append(view.own_rows(flipped=True))
+    def rows(self, honest: Tensor, f: int, context: attacks.AttackContext) -> Tensor:
+        self.seen.append(context.own_gradients(flipped=True))
         return torch.zeros(f, honest.shape[1])
 
 
@@ -134,7 +134,7 @@ def test_other_attacks_compute_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: object) -> None:
         raise AssertionError("computed for nothing")
 
-    monkeypatch.setattr(OwnRows, "_rows", never)
+    monkeypatch.setattr(ByzantineGradients, "_rows", never)
     assert gy.train(config("little")).status == "complete"
     with pytest.raises(AssertionError, match="for nothing"):
         gy.train(config("label-flip"))

@@ -210,7 +210,7 @@ def test_a_pass_over_a_shard_gives_every_sample_once_before_any_twice() -> None:
 # -- in a run ----------------------------------------------------------------------------------------------------------
 
 
-def workers_of(only: int | None = None, **changes: object) -> setup.HonestWorkers:
+def workers_of(only: int | None = None, **changes: object) -> setup.SimulatedWorkers:
     config = gy.Config(workers=9, shards="dirichlet:alpha=0.1", threads=1, **changes).resolve()  # type: ignore[arg-type]
     return setup.simulated_workers(config, load_task(config), only)[1]
 

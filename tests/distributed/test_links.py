@@ -17,13 +17,13 @@ from gyroscope import momentum
 from gyroscope._core.errors import UnknownNameError
 from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, ROUND, Message, Offer, link_key, reach
 from gyroscope.distributed.server import link_process
-from gyroscope.distributed.server.link_process import Place, Shelf
-from gyroscope.distributed.server.parameter_server import Server, Terms
-from gyroscope.distributed.server.worker_handle import Remote
+from gyroscope.distributed.server.link_process import LinkAddress, SharedBuffers
+from gyroscope.distributed.server.parameter_server import Server, ServerOptions
+from gyroscope.distributed.server.worker_handle import WorkerHandle
 from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.distributed.worker import Calculator, Worker
 from gyroscope.runs.training import Run, load_task
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 CONFIG = gy.Config(
     workers=6, byzantine=1, declared_byzantine=2, rule="median", attack="little", momentum="none", threads=1
@@ -36,7 +36,7 @@ def run_with(
     """A run whose workers send what the simulated ones would, except those whose row is given (None: nothing comes)."""
 
     def collect(self: LinkedWorkers, step: int, deadline: float, into: Tensor) -> dict[int, Tensor]:
-        losses, rows = HonestWorkers.sample(self.simulated, step)
+        losses, rows = SimulatedWorkers.sample(self.simulated, step)
         self._losses = dict(enumerate(losses.tolist()))
         sent = {number: damage.get(number, row) for number, row in enumerate(rows)}
         self._sound = {number for number, row in sent.items() if row is not None and row.isfinite().all()}
@@ -48,7 +48,7 @@ def run_with(
 
 
 def test_measures_and_attack_are_over_the_rows_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(Terms(port=0)) as server:
+    with Server(ServerOptions(port=0)) as server:
         whole = Run(CONFIG.resolve(), load_task(CONFIG.resolve()))
         losses, rows = whole.players.workers.sample(0)
         parameters = whole.parameters.clone()
@@ -69,14 +69,14 @@ def test_measures_and_attack_are_over_the_rows_that_are_there(monkeypatch: pytes
 def test_required_rows_leave_room_for_simulated_liars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 6, with 1 simulated liar and 2 tolerated, one of the 5 others may be missing; with `average` none."""
     for rule, required in (("median", 4), ("average", 5)):
-        with Server(Terms(port=0)) as server:
+        with Server(ServerOptions(port=0)) as server:
             config = gy.Config(workers=6, byzantine=1, declared_byzantine=2, rule=rule, attack="little", threads=1)
             workers = run_with(monkeypatch, server, config, {}).players.workers
             assert isinstance(workers, LinkedWorkers) and workers.required == required
 
 
 def test_momentum_of_worker_processes_is_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(Terms(port=0)) as server:
+    with Server(ServerOptions(port=0)) as server:
         config = gy.Config(workers=5, rule="median", momentum="workers", threads=1, measure_every=2)
         run = run_with(monkeypatch, server, config, {})
         assert isinstance(run.players.placement, momentum.Elsewhere)
@@ -86,7 +86,7 @@ def test_momentum_of_worker_processes_is_theirs(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_last_two_momenta_are_known_and_the_one_before_an_abandoned_round_is_found() -> None:
-    remote = Remote(0)
+    remote = WorkerHandle(0)
     assert remote.memory() == (NO_STEP, None)
     buffers = [torch.full((3,), float(step)) for step in range(3)]
     for step, buffer in enumerate(buffers):
@@ -103,11 +103,11 @@ def test_the_last_two_momenta_are_known_and_the_one_before_an_abandoned_round_is
 def test_a_link_is_offered_only_once_its_process_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting may take long. A worker that claimed it before would wait in vain, and then the link for the worker."""
 
-    def start(self: Remote, place: Place, shelf: Shelf) -> None:
+    def start(self: WorkerHandle, place: LinkAddress, shelf: SharedBuffers) -> None:
         self.pipe, self.other_end = multiprocessing.Pipe()  # and no process
 
-    monkeypatch.setattr(Remote, "start", start)
-    with Server(Terms(port=0)) as server:
+    monkeypatch.setattr(WorkerHandle, "start", start)
+    with Server(ServerOptions(port=0)) as server:
         workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
         assert isinstance(workers, LinkedWorkers)
         workers._start(workers.links[0])
@@ -121,12 +121,12 @@ def test_a_link_is_offered_only_once_its_process_is_ready(monkeypatch: pytest.Mo
 def test_parameters_stay_where_a_slow_link_still_sends_them_from(monkeypatch: pytest.MonkeyPatch) -> None:
     """Links send right from the memory that the server writes: whoever is slow must not send two rounds mixed."""
 
-    def start(self: Remote, place: Place, shelf: Shelf) -> None:
+    def start(self: WorkerHandle, place: LinkAddress, shelf: SharedBuffers) -> None:
         self.pipe, self.other_end = multiprocessing.Pipe()  # and no process
         self.shelf, self.sent, self.asked = shelf, shelf.sent, NO_STEP
 
-    monkeypatch.setattr(Remote, "start", start)
-    with Server(Terms(port=0)) as server:
+    monkeypatch.setattr(WorkerHandle, "start", start)
+    with Server(ServerOptions(port=0)) as server:
         workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
         assert isinstance(workers, LinkedWorkers)
         workers._open = True
@@ -136,14 +136,14 @@ def test_parameters_stay_where_a_slow_link_still_sends_them_from(monkeypatch: py
         fast, slow, slower = workers.links[0], workers.links[1], workers.links[2]
         wire: dict[int, list[float]] = {}
 
-        def told(each: Remote) -> Tensor:
+        def told(each: WorkerHandle) -> Tensor:
             """What a link has been told to send, all of it."""
             shelf = each.shelf  # type: ignore[attr-defined]
             message = Message(shelf.values, shelf.dtype, shelf.parameters[each.place])
             assert message.read((ROUND,), each.worker).step == each.asked
             return message.values
 
-        def play(step: int, *sluggish: Remote) -> None:
+        def play(step: int, *sluggish: WorkerHandle) -> None:
             workers.parameters.fill_(step)
             workers.ask(step)
             for each in workers.links:
@@ -182,7 +182,7 @@ def test_a_link_says_what_it_has_sent_only_once_it_has() -> None:
         places[place].seal(ROUND, step, EVERYBODY)
         ours.send_bytes(json.dumps({"do": "round", "step": step, "place": place}).encode())
     nothing = torch.zeros(0)
-    shelf = Shelf(2, torch.float32, (places[0].buffer, places[1].buffer), torch.tensor([NO_STEP]), nothing,
+    shelf = SharedBuffers(2, torch.float32, (places[0].buffer, places[1].buffer), torch.tensor([NO_STEP]), nothing,
                   (nothing, nothing), 2)  # fmt: skip
     seen: list[tuple[int, list[float]]] = []
 
@@ -193,12 +193,12 @@ def test_a_link_says_what_it_has_sent_only_once_it_has() -> None:
                 raise _EnoughError
 
     with pytest.raises(_EnoughError):
-        link_process._Link(Place("", 0, 0, "", 5.0, NO_STEP), shelf, theirs)._obey(Wire())  # type: ignore[arg-type]
+        link_process._Link(LinkAddress("", 0, 0, "", 5.0, NO_STEP), shelf, theirs)._obey(Wire())  # type: ignore[arg-type]
     assert seen == [(NO_STEP, [7.0, 7.0]), (7, [8.0, 8.0])]
 
 
 def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Server(Terms(port=0)) as server:
+    with Server(ServerOptions(port=0)) as server:
         task = launching.custom_task()
         config = gy.Config(workers=3, rule="average", momentum="none", threads=1).resolve(task)
         run = Run(config, task, server._hire(Path("nowhere")))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope.distributed import RobustSGD
-from gyroscope.rules import Context, Memory
+from gyroscope.rules import RuleContext, RuleState
 
 N = robust_world.N
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def oracle(case: Case) -> Tensor:
     parameters = values_of(fresh(case.shapes, 0))
     memories, server = [torch.zeros_like(parameters)] * N, torch.zeros_like(parameters)
     trace = [parameters]
-    remembered: Memory = {}
+    remembered: RuleState = {}
     for step in range(STEPS):
         rows = []
         for rank in range(N):
@@ -99,7 +99,7 @@ def oracle(case: Case) -> Tensor:
                 row = row + mu * new if settings["nesterov"] else new
                 memories[rank] = new if new.isfinite().all() else memories[rank]
             rows.append(row)
-        context = Context(step, settings.get("seed", 0), remembered)
+        context = RuleContext(step, settings.get("seed", 0), remembered)
         (direction, _), remembered = case.rule.step(torch.stack(rows), case.f, context)
         if placement == "server":
             server = mu * server + direction

@@ -16,7 +16,7 @@ from launching import gyroscope, lines, start
 import gyroscope as gy
 from gyroscope._core.errors import ConfigError, LinkError
 from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, Message, Offer, UnfitError
-from gyroscope.distributed.server.parameter_server import Server, Terms
+from gyroscope.distributed.server.parameter_server import Server, ServerOptions
 
 OF_SAMPLED = {"straightness", "omega", "lambda", "decrease_holds", "ratio_sampled"}
 
@@ -177,7 +177,7 @@ def test_a_port_that_is_taken_and_a_number_that_does_not_exist(tmp_path: Path) -
 
 
 def test_the_server_listens_on_the_named_address_only() -> None:
-    with Server(Terms(port=0)) as server:
+    with Server(ServerOptions(port=0)) as server:
         listening = [
             entry.split()[1]
             for kind in ("tcp", "tcp6")
@@ -186,7 +186,7 @@ def test_the_server_listens_on_the_named_address_only() -> None:
         ]
         assert listening == [f"0100007F:{server.port:04X}"]
     with pytest.raises(ConfigError, match="every network"):
-        Terms(host="::")
+        ServerOptions(host="::")
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------

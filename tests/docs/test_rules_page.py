@@ -35,7 +35,7 @@ def test_krum_by_other_names_can_be_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "verb"), [("memory", "remember something"), ("randomness", "draw at random"), ("trusted", "compare with")]
+    ("use", "verb"), [("state", "remember something"), ("randomness", "draw at random"), ("trusted", "compare with")]
 )
 def test_the_page_names_whatever_depends_on_more_than_the_rows(use: str, verb: str) -> None:
     start = PAGE.partition("Most rules know nothing but the rows. ")[2].partition(":\n\n")[0].replace("\n", " ")

@@ -291,11 +291,11 @@ def test_a_rule_remembers_from_round_to_round_but_not_from_run_to_run() -> None:
     strategy = RobustStrategy(rule, f=1, n=5, gathering=0.0)
     for _ in range(2):
         result = strategy.start(federation(honest(BAD)), beginning(), 3, 60.0)
-        memory: rules.Memory = {}
+        memory: rules.RuleState = {}
         start = np.concatenate([WEIGHT.reshape(-1), BIAS])
         for step in range(3):
             rows = torch.from_numpy(np.stack([update(node) for node in range(1, 6)]))
-            (vector, _), memory = rule.step(rows, 1, rules.Context(step, 0, memory))
+            (vector, _), memory = rule.step(rows, 1, rules.RuleContext(step, 0, memory))
             start = start + vector.numpy()
         weight = result.arrays["weight"].numpy()
         np.testing.assert_allclose(weight.reshape(-1), start[:6], rtol=1e-4)

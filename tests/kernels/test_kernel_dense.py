@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gyroscope as gy
 from gyroscope._linalg import _kernels, linear_layers
-from gyroscope._linalg.indexed_batch import Picked
+from gyroscope._linalg.indexed_batch import IndexedBatch
 
 sizes = st.one_of(st.integers(1, 9), st.integers(10, 40))
 types = st.sampled_from((torch.float32, torch.float64))
@@ -96,14 +96,14 @@ def test_picked_samples_are_read_where_they_lie(
 ) -> None:
     """To the last bit what it is with samples that were taken out; those not picked may hold anything."""
     source = fill(kept, n, seed, "normal", dtype)
-    picked = Picked(source, torch.randint(kept, (h, b), generator=torch.Generator().manual_seed(seed)))
+    picked = IndexedBatch(source, torch.randint(kept, (h, b), generator=torch.Generator().manual_seed(seed)))
     source[torch.isin(torch.arange(kept), picked.index, invert=True)] = torch.nan
     weight, slopes = fill(m, n, seed + 1, "normal", dtype), fill(h * b, m, seed + 2, "normal", dtype).view(h, b, m)
     layer = _kernels.Layer(weight, weight[:, 0])
-    assert torch.equal(_kernels.linear(picked, layer), _kernels.linear(picked.taken().flatten(0, 1), layer))
+    assert torch.equal(_kernels.linear(picked, layer), _kernels.linear(picked.gather().flatten(0, 1), layer))
     rows = torch.empty(2, h, 2 * m * n + m, dtype=dtype)
     more = _kernels.Gradient(slopes, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
-    for out, given_ in zip(rows, (picked, picked.taken()), strict=True):
+    for out, given_ in zip(rows, (picked, picked.gather()), strict=True):
         _kernels.gradient_rows([more, _kernels.Gradient(slopes, given_, True)], None, math.inf, out)
     assert torch.equal(rows[0], rows[1])
 
@@ -113,31 +113,31 @@ def test_what_is_picked_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     for fast in (True, False):
         monkeypatch.setattr(linear_layers, "_fast_here", lambda fast=fast: fast)
         for numbers in ([0, 5], [-1, 0], [2**40, 0]):
-            picked = Picked(source, torch.tensor([numbers]))
+            picked = IndexedBatch(source, torch.tensor([numbers]))
             with pytest.raises(IndexError):
                 linear_layers.linear(picked, weight, None)
             with pytest.raises(IndexError):
                 linear_layers.gradient_rows([_kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
         for shape, of in (((2, 1), source), ((1, 3), source), ((2,), source), ((1, 2), source[:, 0]),
                           ((1, 2), source[:, None])):  # fmt: skip
-            picked = Picked(of, torch.zeros(shape, dtype=torch.int64))
+            picked = IndexedBatch(of, torch.zeros(shape, dtype=torch.int64))
             with pytest.raises(ValueError, match="must"):
                 linear_layers.gradient_rows([_kernels.Gradient(torch.randn(1, 2, 3), picked, False)], None, 1.0, out)
-        nobody = Picked(source, torch.zeros(0, dtype=torch.int64))
+        nobody = IndexedBatch(source, torch.zeros(0, dtype=torch.int64))
         assert linear_layers.linear(nobody, weight, None).shape == (0, 3)
     for of, index in ((source, torch.zeros(1, dtype=torch.int32)), (source[:, 0], torch.zeros(1).long()),
                       (source[:, None], torch.zeros(1).long())):  # fmt: skip
         with pytest.raises(ValueError, match="must be picked"):
-            _kernels.linear(Picked(of, index), _kernels.Layer(weight, None))
+            _kernels.linear(IndexedBatch(of, index), _kernels.Layer(weight, None))
 
 
 def test_picked_is_what_an_index_gives() -> None:
     source, index = torch.randn(7, 2, 3), torch.tensor([[6, 0], [1, 1]])
     for which in (index, index[0], index[0, 0], index[:0]):
-        assert torch.equal(Picked(source, which).taken(), source[which])
-        assert torch.equal(Picked(source[:, 0, 0], which).taken(), source[which][..., 0, 0])
-    assert torch.equal(Picked(source, index)[1], source[index[1]]) and len(Picked(source, index)) == 2
-    assert torch.equal(Picked(source, index).as_rows().taken(), source[index].flatten(2))
+        assert torch.equal(IndexedBatch(source, which).gather(), source[which])
+        assert torch.equal(IndexedBatch(source[:, 0, 0], which).gather(), source[which][..., 0, 0])
+    assert torch.equal(IndexedBatch(source, index)[1], source[index[1]]) and len(IndexedBatch(source, index)) == 2
+    assert torch.equal(IndexedBatch(source, index).as_rows().gather(), source[index].flatten(2))
 
 
 def by_autograd(
@@ -162,8 +162,8 @@ def test_classify_is_forward_and_backward(
     h: int, b: int, n: int, m: int, c: int, seed: int, dtype: torch.dtype, ignored: float, scale: float, has_bias: bool
 ) -> None:
     stream = torch.Generator().manual_seed(seed)
-    picked = Picked(fill(17, n, seed, "normal", dtype), torch.randint(17, (h, b), generator=stream))
-    inputs = picked.taken().flatten(0, 1)
+    picked = IndexedBatch(fill(17, n, seed, "normal", dtype), torch.randint(17, (h, b), generator=stream))
+    inputs = picked.gather().flatten(0, 1)
     layers = [
         (fill(*shape, seed + k, "normal", dtype) * scale, fill(1, shape[0], seed + k + 2, "normal", dtype)[0])
         for k, shape in enumerate(((m, n), (c, m)), start=1)
@@ -249,8 +249,8 @@ def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
     slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
     order = torch.randperm(900, generator=torch.Generator().manual_seed(4))
-    picked = Picked(inputs[order.argsort()], order.view(9, 100))
-    assert torch.equal(picked.taken().flatten(0, 1), inputs)
+    picked = IndexedBatch(inputs[order.argsort()], order.view(9, 100))
+    assert torch.equal(picked.gather().flatten(0, 1), inputs)
     layer = _kernels.Gradient(slopes, picked, True)
     threads, results = torch.get_num_threads(), []
     try:
@@ -337,8 +337,8 @@ def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPat
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (inputs, targets),
         (inputs, targets), loss=nn.functional.cross_entropy,
     )  # fmt: skip
-    taken = Picked.taken
-    monkeypatch.setattr(Picked, "taken", lambda self: (calls.append(str(self.source.dtype)), taken(self))[1])
+    taken = IndexedBatch.taken
+    monkeypatch.setattr(IndexedBatch, "taken", lambda self: (calls.append(str(self.source.dtype)), taken(self))[1])
     gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
     # A step: forward and backward, all layers' gradients. Two evaluations: both layers' outputs.
     assert (calls.count("classify"), calls.count("gradient_rows"), calls.count("linear")) == (1, 1, 2 * 2)

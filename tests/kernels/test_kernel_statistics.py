@@ -90,7 +90,7 @@ def test_a_pair_of_vectors_is_their_difference(matrix: Tensor) -> None:
 
 @pytest.mark.parametrize("first", ["moments", "std"])
 def test_deviations_are_computed_only_when_asked_for(first: str) -> None:
-    described = moments.Described(torch.randn(5, 100))
+    described = moments.CachedMoments(torch.randn(5, 100))
     getattr(described, first)
     assert (described.moments.std is None) == (first == "moments")
     assert torch.allclose(described.std, described.rows.std(dim=0))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import gyroscope as gy
 from gyroscope import attacks
-from gyroscope.attacks import View
+from gyroscope.attacks import AttackContext
 from gyroscope.research.replicated.models import Replication
 from gyroscope.research.replicated.servers import Servers
 from gyroscope.runs.training import Run
@@ -59,7 +59,7 @@ class Vandal(attacks.Attack):
 
     value: str = "mixed"
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, view: AttackContext) -> Tensor:
         if self.value != "mixed":
             return torch.full((f, honest.shape[1]), BAD[self.value], dtype=honest.dtype)
         turn = torch.tensor(list(BAD.values()), dtype=honest.dtype)
@@ -72,7 +72,7 @@ class TwoFaced(attacks.Attack):
 
     push: float = 1.0
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, view: AttackContext) -> Tensor:
         assert 0 <= view.server < view.servers
         sign = 1.0 if view.server % 2 == 0 else -1.0
         return (honest.mean(dim=0) + sign * self.push).expand(f, -1)

@@ -14,17 +14,17 @@ from torch import Tensor
 from gyroscope import attacks
 from gyroscope.attacks import Attack
 from gyroscope.research.replicated import drift, quorums
-from gyroscope.research.replicated.models import Post, Replication, median
+from gyroscope.research.replicated.models import ModelExchange, Replication, median
 
 
 def post(
     models: Tensor, attack: Attack | None = None, *, f: int = 1, quorum: int | None = None, phase: str = "servers",
     before: Tensor | None = None, step: int = 3,
-) -> Post:  # fmt: skip
+) -> ModelExchange:  # fmt: skip
     byzantine = f if attack else 0
     n = len(models) + byzantine
     replication = Replication(n, byzantine, f, n - f if quorum is None else quorum, 1, attack)
-    return Post(phase, step, 5, models, models.mean(dim=0) if before is None else before, replication, {})
+    return ModelExchange(phase, step, 5, models, models.mean(dim=0) if before is None else before, replication, {})
 
 
 def plain_median(models: list[list[float]]) -> list[float]:

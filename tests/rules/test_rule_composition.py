@@ -29,18 +29,18 @@ from gyroscope.rules import (
     Chain,
     Clip,
     Composed,
-    Context,
     Krum,
     Median,
-    Memory,
     Nnm,
     Preaggregation,
     Prepared,
     Rule,
+    RuleContext,
+    RuleState,
     parse,
 )
 
-CONTEXT = Context(step=5, seed=11)
+CONTEXT = RuleContext(step=5, seed=11)
 by_stage = pytest.mark.parametrize("name", PREAGGREGATIONS)
 nan, inf = math.nan, math.inf
 
@@ -99,7 +99,7 @@ def test_nnm_takes_fewer_where_more_than_f_are_bad() -> None:
 def test_bucketing_is_the_mean_of_random_buckets(data: st.DataObject) -> None:
     problem = data.draw(problems(Median(), bad=BAD))
     s = data.draw(st.integers(1, 5))
-    context = Context(step=data.draw(st.integers(0, 9)), seed=3)
+    context = RuleContext(step=data.draw(st.integers(0, 9)), seed=3)
     order = torch.randperm(problem.n, generator=context.generator("buckets")).tolist()
     assert sorted(order) == list(range(problem.n))
     prepared = Bucketing(s=s)(problem.rows, problem.f, context)
@@ -115,7 +115,7 @@ def test_bucketing_is_the_mean_of_random_buckets(data: st.DataObject) -> None:
 
 def test_buckets_are_dealt_anew_in_each_round_and_by_the_seed() -> None:
     rows = normal(12, 2, seed=0)
-    dealt = [Bucketing()(rows, 1, Context(step, seed)).rows for step, seed in ((0, 0), (1, 0), (0, 1), (0, 0))]
+    dealt = [Bucketing()(rows, 1, RuleContext(step, seed)).rows for step, seed in ((0, 0), (1, 0), (0, 1), (0, 0))]
     assert torch.equal(dealt[0], dealt[3])
     assert not torch.equal(dealt[0], dealt[1]) and not torch.equal(dealt[0], dealt[2])
 
@@ -365,7 +365,7 @@ class Columns(Preaggregation):
     name = "columns"
     reads = "columns"
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         return Prepared(rows * 2, None)
 
 
@@ -492,8 +492,8 @@ class Counting(Preaggregation):
 
     name = "counting"
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
-        count = context.memory.get("count", torch.zeros(()))
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
+        count = context.state.get("count", torch.zeros(()))
         noise = torch.rand((), generator=context.generator("noise"))
         return Prepared(rows + count + noise, None, {"count": count + 1})
 
@@ -507,8 +507,8 @@ class Last(rules.ContextualRule):
     def min_workers(self, f: int) -> int:
         return 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
-        assert set(context.memory) <= {"count"}
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
+        assert set(context.state) <= {"count"}
         return Aggregate(rows[0].clone(), None), {"count": rows[0].clone()}
 
 
@@ -516,11 +516,11 @@ def test_stages_have_memories_and_randomness_of_their_own() -> None:
     rule = Counting() >> Counting() >> Last()
     rows, memory = torch.zeros(3, 1), {}
     for step in range(3):
-        (vector, _), memory = rule.step(rows, 0, Context(step, 5, memory))
+        (vector, _), memory = rule.step(rows, 0, RuleContext(step, 5, memory))
         assert sorted(memory) == ["0:counting/count", "1:counting/count", "2:last/count"]
         whole, part = divmod(float(vector), 1)
         noise = [
-            float(torch.rand((), generator=Context(step, 5).within(f"{place}:counting").generator("noise")))
+            float(torch.rand((), generator=RuleContext(step, 5).within(f"{place}:counting").generator("noise")))
             for place in range(2)
         ]
         assert noise[0] != noise[1] and whole + part == pytest.approx(2 * step + sum(noise))

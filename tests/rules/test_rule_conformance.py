@@ -159,7 +159,7 @@ def test_what_a_rule_remembers_is_new_tensors_by_name(name: str) -> None:
     problem = Problem(normal(rule.min_workers(2), 4, seed=9), 2)
     context = problem.context(rule)
     memory = rule.step(problem.rows, 2, context)[1]
-    assert bool(memory) == ("memory" in rule.uses)
+    assert bool(memory) == ("state" in rule.uses)
     before = {key: value.clone() for key, value in memory.items()}
     vector, _ = rule.step(-problem.rows, 2, dataclasses.replace(context, step=4, memory=memory))[0]
     assert vector.isfinite().all()

@@ -13,8 +13,8 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks import Little, View
-from gyroscope.rules import CenteredClipping, Context, FLTrust, Memory, Rule, SafeGuard, Zeno, parse
+from gyroscope.attacks import AttackContext, Little
+from gyroscope.rules import CenteredClipping, FLTrust, Rule, RuleContext, RuleState, SafeGuard, Zeno, parse
 
 nan, inf = math.nan, math.inf
 BAD = [nan, inf, -inf, 3e38]
@@ -22,10 +22,10 @@ BAD = [nan, inf, -inf, 3e38]
 
 def rounds(rule: Rule, every: list[Tensor], f: int) -> list[Tensor]:
     """The rule's vector in each round."""
-    memory: Memory = {}
+    memory: RuleState = {}
     vectors = []
     for step, rows in enumerate(every):
-        (vector, _), memory = rule.step(rows, f, Context(step, 0, memory))
+        (vector, _), memory = rule.step(rows, f, RuleContext(step, 0, memory))
         vectors.append(vector)
     return vectors
 
@@ -74,10 +74,10 @@ def test_f_rows_move_centered_clipping_by_f_over_n_of_the_radius(bad: float) -> 
     honest = 3 + normal(9, 6, seed=3)
     memory = {"centre": honest.mean(dim=0)}
     rule = CenteredClipping(tau=2.0)
-    clean = rule(honest, 2, Context(memory=memory)).vector
+    clean = rule(honest, 2, RuleContext(state=memory)).vector
     rows = honest.clone()
     rows[:2] = bad
-    assert (rule(rows, 2, Context(memory=memory)).vector - clean).norm() <= 2 * 2 * 2.0 / 9 + 1e-12
+    assert (rule(rows, 2, RuleContext(state=memory)).vector - clean).norm() <= 2 * 2 * 2.0 / 9 + 1e-12
 
 
 def test_centered_clipping_from_zero_takes_rounds_to_arrive_and_from_the_median_none() -> None:
@@ -115,9 +115,9 @@ def test_safeguard_follows_the_sums(spec: str, history: tuple[list[Tensor], int]
     assert isinstance(rule, SafeGuard)
     every, f = history
     guard = context_oracles.Guard(rule.short, rule.long, rule.factor)
-    memory: Memory = {}
+    memory: RuleState = {}
     for step, rows in enumerate(every):
-        (vector, weight), memory = rule.step(rows, f, Context(step, 0, memory))
+        (vector, weight), memory = rule.step(rows, f, RuleContext(step, 0, memory))
         expected, kept = guard.play(rows.tolist())
         assert weight is not None
         assert set(weight.nonzero().flatten().tolist()) == kept
@@ -126,13 +126,13 @@ def test_safeguard_follows_the_sums(spec: str, history: tuple[list[Tensor], int]
 
 def test_safeguard_sees_a_small_and_steady_lie_that_one_round_does_not_show() -> None:
     rule = SafeGuard(short=40, long=400)
-    memory: Memory = {}
+    memory: RuleState = {}
     shares = []
     for step in range(40):
         rows = normal(9, 200, seed=step)
-        view = View(rule=rule, declared_f=2, generator=torch.Generator())
+        view = AttackContext(rule=rule, declared_f=2, generator=torch.Generator())
         rows[7:] = Little(factor=0.7)(rows[:7], 2, view)
-        (_, weight), memory = rule.step(rows, 2, Context(step, 0, memory))
+        (_, weight), memory = rule.step(rows, 2, RuleContext(step, 0, memory))
         assert weight is not None
         shares.append(float(weight[7:].sum()))
         assert (weight[:7] > 0).all(), "an honest worker was left out"
@@ -141,7 +141,7 @@ def test_safeguard_sees_a_small_and_steady_lie_that_one_round_does_not_show() ->
 
 def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once() -> None:
     rule = SafeGuard(short=2, long=4)
-    memory: Memory = {}
+    memory: RuleState = {}
     taken = []
     for step in range(9):
         rows = normal(7, 50, seed=step)
@@ -149,7 +149,7 @@ def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once
             rows[6] = 3e38
         if step in (1, 2):
             rows[5] = nan
-        (_, weight), memory = rule.step(rows, 3, Context(step, 0, memory))
+        (_, weight), memory = rule.step(rows, 3, RuleContext(step, 0, memory))
         assert weight is not None
         taken.append([float(weight[6]) > 0, float(weight[5]) > 0])
     assert [seventh for seventh, _ in taken] == [False] * 4 + [True] * 5
@@ -170,7 +170,7 @@ def test_safeguard_refuses_wrong_parameters(parameters: dict[str, object], says:
 
 
 def trusting(rule: Rule, rows: Tensor, f: int, trusted: Tensor) -> tuple[Tensor, Tensor]:
-    vector, weight = rule(rows, f, Context(trusted=trusted))
+    vector, weight = rule(rows, f, RuleContext(trusted=trusted))
     assert weight is not None
     return vector, weight
 
@@ -225,7 +225,7 @@ def test_without_a_trusted_gradient_the_error_names_the_remedy(rule: Rule) -> No
     with pytest.raises(ConfigError, match="trusted = 100"):
         rule(rows, 1)
     with pytest.raises(ConfigError, match="must have the rows' d = 3 values"):
-        rule(rows, 1, Context(trusted=torch.ones(4)))
+        rule(rows, 1, RuleContext(trusted=torch.ones(4)))
 
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, nan, inf, "x", True], ids=repr)

@@ -10,14 +10,14 @@ from strategies import normal
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
-from gyroscope.rules import Average, Bucketing, Bulyan, CenteredClipping, Context, Krum, Median, Mixture, Nnm, parse
+from gyroscope.rules import Average, Bucketing, Bulyan, CenteredClipping, Krum, Median, Mixture, Nnm, RuleContext, parse
 
 ROWS = normal(11, 4, seed=1)
 
 
 def turn(mixture: Mixture, step: int, seed: int = 0) -> int:
     """Which of the rules was applied: all that are used here give different results."""
-    vector = mixture(ROWS, 2, Context(step, seed)).vector
+    vector = mixture(ROWS, 2, RuleContext(step, seed)).vector
     (place,) = (i for i, rule in enumerate(mixture.rules) if torch.equal(rule(ROWS, 2).vector, vector))
     return place
 
@@ -38,18 +38,18 @@ def test_random_takes_each_about_as_often_and_by_step_and_seed_alone() -> None:
 def test_a_rule_given_twice_comes_twice_as_often() -> None:
     mixture = Mixture([Krum(), Krum(), Median()])
     median = Median()(ROWS, 2).vector
-    count = sum(torch.equal(mixture(ROWS, 2, Context(step)).vector, median) for step in range(150))
+    count = sum(torch.equal(mixture(ROWS, 2, RuleContext(step)).vector, median) for step in range(150))
     assert 30 <= count <= 70
 
 
 def test_each_rule_remembers_by_itself_while_others_have_their_turn() -> None:
     mixture = Mixture([CenteredClipping(), Median(), CenteredClipping(iterations=2)], order="round-robin")
     alone: dict[int, dict[str, torch.Tensor]] = {0: {}, 1: {}, 2: {}}
-    memory: rules.Memory = {}
+    memory: rules.RuleState = {}
     for step in range(7):
         rows, place = normal(5, 3, seed=step), step % 3
-        (vector, _), memory = mixture.step(rows, 2, Context(step, 0, memory))
-        expected, remembered = mixture.rules[place].step(rows, 2, Context(step, 0, alone[place]))
+        (vector, _), memory = mixture.step(rows, 2, RuleContext(step, 0, memory))
+        expected, remembered = mixture.rules[place].step(rows, 2, RuleContext(step, 0, alone[place]))
         alone[place] = dict(remembered)
         assert torch.equal(vector, expected.vector)
     assert sorted(memory) == ["0:centered-clipping/centre", "2:centered-clipping/centre"]

@@ -18,7 +18,19 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope._linalg.matrix import squared_distances
-from gyroscope.rules import CAF, FLAME, SMEA, Aggregate, Context, DnC, SignGuard, flame, meanshift, spectral, subsets
+from gyroscope.rules import (
+    CAF,
+    FLAME,
+    SMEA,
+    Aggregate,
+    DnC,
+    RuleContext,
+    SignGuard,
+    flame,
+    meanshift,
+    spectral,
+    subsets,
+)
 
 NAN, INF = math.nan, math.inf
 
@@ -202,7 +214,7 @@ def test_dncs_rows_hide_behind_one_another_as_documented() -> None:
 def test_dnc_takes_those_who_survived_most_where_none_survived_all() -> None:
     """One coordinate at a time, each of which has another row far out."""
     rows = 100 * torch.eye(5, dtype=torch.float64)
-    rule, context = DnC(iterations=40, coordinates=1, c=1.0), Context(seed=3)
+    rule, context = DnC(iterations=40, coordinates=1, c=1.0), RuleContext(seed=3)
     drawn = context.generator("dnc")
     dropped = [int(torch.randperm(5, generator=drawn)[0]) for _ in range(40)]
     counts = [dropped.count(row) for row in range(5)]
@@ -214,7 +226,7 @@ def test_dnc_sees_a_nan_outside_the_coordinates_drawn() -> None:
     rows = normal(5, 1000, seed=1)
     rows[2, 17] = NAN
     for step in range(5):
-        vector, weight = DnC(coordinates=3, iterations=1)(rows, 1, Context(step=step))
+        vector, weight = DnC(coordinates=3, iterations=1)(rows, 1, RuleContext(step=step))
         assert vector.isfinite().all() and weight is not None and weight[2] == 0
 
 
@@ -227,8 +239,8 @@ def test_dncs_mean_of_huge_rows_is_finite() -> None:
 def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
     rows = normal(9, 50, seed=1)
     rule = DnC(iterations=1, coordinates=2)
-    rounds = [chosen(rule(rows, 4, Context(seed=1, step=step))) for step in range(8)]
-    assert rounds == [chosen(rule(rows, 4, Context(seed=1, step=step))) for step in range(8)]
+    rounds = [chosen(rule(rows, 4, RuleContext(seed=1, step=step))) for step in range(8)]
+    assert rounds == [chosen(rule(rows, 4, RuleContext(seed=1, step=step))) for step in range(8)]
     assert len({tuple(members) for members in rounds}) > 1
 
 
@@ -293,7 +305,7 @@ def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
 
 
 def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> None:
-    rows, context = normal(5, 4000, seed=1), Context(seed=2, step=3)
+    rows, context = normal(5, 4000, seed=1), RuleContext(seed=2, step=3)
     quiet, loud = FLAME()(rows, 2, context).vector, FLAME(noise=0.01)(rows, 2, context).vector
     limit = rows.norm(dim=1).sort().values[2]
     assert float((loud - quiet).std() / limit) == pytest.approx(0.01, rel=0.05)

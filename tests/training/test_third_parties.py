@@ -19,20 +19,20 @@ HERE = __name__
 
 @dataclasses.dataclass(frozen=True)
 class InPlace(attacks.Attack):
-    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: attacks.AttackContext) -> Tensor:
         honest.mul_(-1)
         return honest[:f]
 
 
 @dataclasses.dataclass(frozen=True)
 class OnACopy(attacks.Attack):
-    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: attacks.AttackContext) -> Tensor:
         return -honest[:f]
 
 
 @dataclasses.dataclass(frozen=True)
 class OneVector(attacks.Attack):
-    def rows(self, honest: Tensor, f: int, view: attacks.View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: attacks.AttackContext) -> Tensor:
         return honest[0]
 
 
@@ -80,7 +80,7 @@ class Inherited(Bare):
 class UndecoratedStage(rules.Preaggregation):
     extra: int = 0
 
-    def prepare(self, rows: Tensor, f: int, context: rules.Context) -> rules.Prepared:
+    def prepare(self, rows: Tensor, f: int, context: rules.RuleContext) -> rules.Prepared:
         return rules.Prepared(rows.clone(), None)
 
 
@@ -94,7 +94,7 @@ class Harmless(attacks.Attack):
     [
         (Boundless, "the rule Boundless is not complete: it must implement min_workers(self, f)"),
         (rules.Rule, "must implement aggregate(self, rows, f) and min_workers(self, f)"),
-        (Harmless, "the attack Harmless is not complete: it must implement rows(self, honest, f, view)"),
+        (Harmless, "the attack Harmless is not complete: it must implement rows(self, honest, f, context)"),
         (Undecorated, "the rule Undecorated has parameters (extra), but nobody made a dataclass of it: write "
          "@dataclasses.dataclass(frozen=True) above the class"),
         (Respelt, "the rule Respelt has parameters (m)"),

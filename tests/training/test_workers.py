@@ -18,7 +18,7 @@ from gyroscope.simulation import models, tasks
 from gyroscope.simulation.data.raw import RawData
 from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass
 from gyroscope.simulation.evaluation import evaluate
-from gyroscope.simulation.workers import HonestWorkers, OneByOne, Together, choose
+from gyroscope.simulation.workers import BatchedGradients, LoopGradients, SimulatedWorkers, choose
 
 
 def stream(seed: int) -> torch.Generator:
@@ -46,9 +46,9 @@ def pictures(count: int, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
     return Split(inputs, torch.randint(10, (count,), generator=stream(2)))
 
 
-def honest(model: nn.Module, data: Split, **options: object) -> HonestWorkers:
+def honest(model: nn.Module, data: Split, **options: object) -> SimulatedWorkers:
     settings: dict[str, object] = {"count": 4, "batch": 6, "seed": 9, "clip": math.inf, "l2": 0.0, **options}
-    return HonestWorkers(model, settings.pop("loss", F.nll_loss), data, matrix.attach(model), **settings)  # type: ignore[arg-type]
+    return SimulatedWorkers(model, settings.pop("loss", F.nll_loss), data, matrix.attach(model), **settings)  # type: ignore[arg-type]
 
 
 MLPS = {
@@ -83,7 +83,7 @@ def test_all_workers_at_once_equal_one_backward_each(name: str, dtype: torch.dty
     original = copy.deepcopy(model)
     data = pictures(50, (8, 8), dtype)
     workers = honest(model, data)
-    assert isinstance(workers.gradients, Together)
+    assert isinstance(workers.gradients, BatchedGradients)
     with contextlib.nullcontext() if fast else _kernels.switched_off():
         losses, got = workers.sample(3)
     chosen = deal(9, 3, range(4), 50, 6)
@@ -102,7 +102,7 @@ def test_the_paper_s_cnn_gives_each_worker_the_batch_norm_and_the_dropout_of_its
     original = copy.deepcopy(model)
     data = pictures(20, (3, 32, 32))
     workers = honest(model, data, count=3, batch=5)
-    assert isinstance(workers.gradients, OneByOne)
+    assert isinstance(workers.gradients, LoopGradients)
     _, got = workers.sample(2)
     chosen = deal(9, 2, range(3), 20, 5)
     seeds = [derive(9, "noise", worker, 2) for worker in range(3)]
@@ -165,13 +165,13 @@ def test_hooks_and_reparametrised_layers_are_respected(build: object) -> None:
 @pytest.mark.parametrize(
     ("model", "loss", "kind"),
     [
-        (models.mlp(4), F.nll_loss, Together),
-        (models.mlp(4), F.cross_entropy, Together),
-        (models.mlp(4), lambda outputs, targets: F.nll_loss(outputs, targets), OneByOne),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(), nn.LogSoftmax(dim=1)), F.nll_loss, OneByOne),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4)), F.cross_entropy, OneByOne),
-        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LogSoftmax(dim=0)), F.nll_loss, OneByOne),
-        (nn.Linear(4, 4), F.cross_entropy, OneByOne),
+        (models.mlp(4), F.nll_loss, BatchedGradients),
+        (models.mlp(4), F.cross_entropy, BatchedGradients),
+        (models.mlp(4), lambda outputs, targets: F.nll_loss(outputs, targets), LoopGradients),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Dropout(), nn.LogSoftmax(dim=1)), F.nll_loss, LoopGradients),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4)), F.cross_entropy, LoopGradients),
+        (nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.LogSoftmax(dim=0)), F.nll_loss, LoopGradients),
+        (nn.Linear(4, 4), F.cross_entropy, LoopGradients),
     ],
 )
 def test_the_pass_over_all_workers_is_taken_only_where_samples_do_not_mix(

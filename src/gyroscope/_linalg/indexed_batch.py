@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # tensors are not equal or unequal as a whole
-class Picked:
+class IndexedBatch:
     """source[index[...]], as one would write it."""
 
     source: Tensor
@@ -21,12 +21,12 @@ class Picked:
 
     def __getitem__(self, place: int) -> Tensor:
         """What is picked at one place of the index's first dimension."""
-        return Picked(self.source, self.index[place]).taken()
+        return IndexedBatch(self.source, self.index[place]).gather()
 
-    def taken(self) -> Tensor:
+    def gather(self) -> Tensor:
         """All of it in memory of its own, in the shape of the index."""
         return self.source.index_select(0, self.index.flatten()).view(self.index.shape + self.source.shape[1:])
 
-    def as_rows(self) -> Picked:
+    def as_rows(self) -> IndexedBatch:
         """The same of a source that is a matrix: one row per sample."""
-        return Picked(self.source.flatten(1), self.index)
+        return IndexedBatch(self.source.flatten(1), self.index)

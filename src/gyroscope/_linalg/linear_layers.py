@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope._linalg import _kernels
-from gyroscope._linalg.indexed_batch import Picked
+from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.matrix import shift_and_clip
 
 _MOST_OUTPUTS, _MOST_INPUTS = 256, 4096
 """Of a layer for the kernels: beyond these, weights that are used again have left the cache by then."""
 
 
-def linear(inputs: Tensor | Picked, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(inputs: Tensor | IndexedBatch, weight: Tensor, bias: Tensor | None) -> Tensor:
     """`torch.nn.functional.linear` of (samples, n) inputs, where no gradient is asked for. A row for each that is
     picked, in whatever shape its number is."""
     if _is_layer(weight, bias) and _goes_into(_source(inputs), weight.shape[1], weight.dtype):
@@ -32,7 +32,7 @@ def linear(inputs: Tensor | Picked, weight: Tensor, bias: Tensor | None) -> Tens
 
 
 def classify(
-    inputs: Tensor | Picked, first: nn.Linear, last: nn.Linear, targets: Tensor, shares: Tensor
+    inputs: Tensor | IndexedBatch, first: nn.Linear, last: nn.Linear, targets: Tensor, shares: Tensor
 ) -> _kernels.Classified | None:
     """`kernels.classify` by these two layers; None where the kernels cannot, or where torch shall say what is wrong."""
     (weight, bias), (last_weight, last_bias) = constants(first), constants(last)
@@ -124,7 +124,7 @@ def is_plain(module: nn.Module) -> bool:
     return "forward" not in vars(module) and not any(getattr(module, hook, None) for hook in hooks)
 
 
-def reads_in_place(picked: Picked, layers: Sequence[nn.Linear]) -> bool:
+def reads_in_place(picked: IndexedBatch, layers: Sequence[nn.Linear]) -> bool:
     """Whether `linear` by the first of these layers, and `gradient_rows` of all of them, would read picked samples
     where they lie. Else it is better to take them out once, for both."""
     return (
@@ -135,12 +135,12 @@ def reads_in_place(picked: Picked, layers: Sequence[nn.Linear]) -> bool:
     )
 
 
-def _source(values: Tensor | Picked) -> Tensor:
-    return values.source if isinstance(values, Picked) else values
+def _source(values: Tensor | IndexedBatch) -> Tensor:
+    return values.source if isinstance(values, IndexedBatch) else values
 
 
-def _taken(values: Tensor | Picked) -> Tensor:
-    return values.taken() if isinstance(values, Picked) else values
+def _taken(values: Tensor | IndexedBatch) -> Tensor:
+    return values.gather() if isinstance(values, IndexedBatch) else values
 
 
 def _is_layer(weight: Tensor, bias: Tensor | None) -> bool:

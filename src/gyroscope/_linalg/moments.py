@@ -39,7 +39,7 @@ class Products(NamedTuple):
     """The largest absolute coordinate of each."""
 
 
-class Described:
+class CachedMoments:
     """Rows that several want to know the moments of: computed when first asked for, and then kept.
 
     The columns' deviations, which few ask for, are computed only if they are; asked for first, they cost no pass of

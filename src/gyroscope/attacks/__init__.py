@@ -7,7 +7,7 @@ from typing import Any
 from gyroscope._core import registry
 from gyroscope.attacks.alternate import Alternate
 from gyroscope.attacks.anti_cge import AntiCge
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.byzmean import ByzMean
 from gyroscope.attacks.drop import Drop
 from gyroscope.attacks.empire import Empire
@@ -64,6 +64,7 @@ __all__ = [
     "Alternate",
     "AntiCge",
     "Attack",
+    "AttackContext",
     "ByzMean",
     "Drop",
     "Empire",
@@ -86,7 +87,6 @@ __all__ = [
     "SignGuardAttack",
     "Stale",
     "Stranger",
-    "View",
     "Zero",
     "make",
     "parse",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope.attacks import nested
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +34,15 @@ class Alternate(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        attacks = view.step // self.period % 2 == 1
-        return honestly_or(self.attack, attacks, honest, f, view)
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        attacks = context.step // self.period % 2 == 1
+        return honestly_or(self.attack, attacks, honest, f, context)
 
 
-def honestly_or(attack: Attack, attacks: bool, honest: Tensor, f: int, view: View) -> Tensor:
+def honestly_or(attack: Attack, attacks: bool, honest: Tensor, f: int, context: AttackContext) -> Tensor:
     """The inner attack's rows, or what the Byzantine workers would send if they were honest."""
     if not attacks:
-        return view.own_rows()
-    if view.placement == "workers":
-        view.own_rows()  # for the momentum
-    return nested.call(attack, honest, f, view)
+        return context.own_gradients()
+    if context.momentum == "workers":
+        context.own_gradients()  # for the momentum
+    return nested.call(attack, honest, f, context)

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
 
 # Shorter than the honest row that must not be kept instead, also after rounding to float32.
@@ -31,11 +31,11 @@ class AntiCge(Attack):
     summary = "against the shortest honest rows, just short enough for CGE to keep it"
     paper = "El Mhamdi, Guerraoui, Rouault 2020 (code)"
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = at_unit_scale(honest)
         norms = torch.linalg.vector_norm(unit, dim=1)
         order = norms.argsort(stable=True)
-        kept = max(0, len(honest) - view.declared_f)
+        kept = max(0, len(honest) - context.declared_f)
         limit = float(norms[order[min(kept, len(honest) - 1)]])
         target = unit[order[:kept]].mean(dim=0) if kept else unit.mean(dim=0)
         length = float(torch.linalg.vector_norm(target))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg import matrix
-from gyroscope.attacks.base import View
+from gyroscope.attacks.base import AttackContext
 from gyroscope.rules.krum import Krum, Scoring
 
 _HALVINGS = 60
@@ -22,12 +22,12 @@ class Bait:
     are quadratic in the length: a length is tried in O(n^2), whatever d is. Rows in float64.
     """
 
-    def __init__(self, honest: Tensor, origin: Tensor, direction: Tensor, f: int, view: View) -> None:
+    def __init__(self, honest: Tensor, origin: Tensor, direction: Tensor, f: int, context: AttackContext) -> None:
         self.h, self.n = len(honest), len(honest) + f
-        known = isinstance(view.rule, Krum)
-        rule = view.rule if isinstance(view.rule, Krum) else Krum(squared=True)
+        known = isinstance(context.rule, Krum)
+        rule = context.rule if isinstance(context.rule, Krum) else Krum(squared=True)
         self.scoring = Scoring(rule.squared, rule.neighbours)
-        self.f = view.declared_f if known else f
+        self.f = context.declared_f if known else f
         away = honest - origin
         self.constant = away.square().sum(dim=1)
         self.linear = away @ direction

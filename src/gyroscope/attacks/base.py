@@ -13,8 +13,8 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope._linalg.moments import Described
-from gyroscope.rules import Context, Rule
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.rules import Rule, RuleContext
 
 _Self = TypeVar("_Self", bound="Attack")
 
@@ -42,7 +42,7 @@ class Notes(MutableMapping[str, Tensor]):
 
 
 @dataclasses.dataclass(frozen=True)
-class View:
+class AttackContext:
     """What an omniscient adversary knows besides the honest rows. It cannot change any of it but its own notes."""
 
     rule: Rule
@@ -54,17 +54,17 @@ class View:
     step: int = 0
     parameters: Tensor | None = None
     """The model's parameters, as one vector."""
-    placement: str = "none"
+    momentum: str = "none"
     """Where momentum is computed; at the workers, the honest rows have it in them already."""
-    context: Context = dataclasses.field(default_factory=Context)
+    rule_context: RuleContext = dataclasses.field(default_factory=RuleContext)
     """What the rule will know besides the rows, its memory and its randomness of this step included."""
-    memory: MutableMapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    state: MutableMapping[str, Tensor] = dataclasses.field(default_factory=dict)
     """The adversary's own notes: named tensors that it may write, and finds again in the next round."""
-    honest: Described | None = None
+    moments: CachedMoments | None = None
     """The honest rows once more, with their moments: whoever measures the round needs them, too."""
-    own: Callable[[bool], Tensor] | None = None
-    """How `own_rows` are computed, where the Byzantine workers have data."""
-    received: Callable[[Tensor], Tensor] | None = None
+    compute_gradients: Callable[[bool], Tensor] | None = None
+    """How `own_gradients` are computed, where the Byzantine workers have data."""
+    preview: Callable[[Tensor], Tensor] | None = None
     """What the server does to all n rows before the rule sees them, where it does: accumulate them, for example."""
     server: int = 0
     """To which server these rows go: a worker may tell each another story."""
@@ -72,37 +72,38 @@ class View:
 
     def outcome(self, rows: Tensor) -> Tensor:
         """What the server will make of these n rows: the whole configured rule, as it will be applied."""
-        return self.rule(self.shown(rows), self.declared_f, self.context).vector
+        return self.rule(self.shown(rows), self.declared_f, self.rule_context).vector
 
     def shown(self, rows: Tensor) -> Tensor:
         """What the rule will be shown of these n rows."""
-        return rows if self.received is None else self.received(rows)
+        return rows if self.preview is None else self.preview(rows)
 
-    def own_rows(self, flipped: bool = False) -> Tensor:
+    def own_gradients(self, flipped: bool = False) -> Tensor:
         """(f, d): what the Byzantine workers would send if they followed the protocol, each at data of its own.
 
         Gradients are clipped, and accumulated where momentum is at the workers: then ask in every round, because a
         round without asking leaves no trace in the momentum. They are computed when first asked for.
         flipped: at wrong labels, C-1-y instead of y.
         """
-        if self.own is None:
+        if self.compute_gradients is None:
             raise ConfigError(
                 "this attack needs gradients at the Byzantine workers' own data, and here they have none: in a "
-                "training run they do; elsewhere give the view `own`, a function from flipped to f rows"
+                "training run they do; elsewhere give the context `compute_gradients`, a function from `flipped` to "
+                "f rows"
             )
-        return self.own(flipped)
+        return self.compute_gradients(flipped)
 
-    def inside(self, name: str) -> View:
-        """The same view for an attack inside another one, which keeps its notes apart under this name."""
-        return dataclasses.replace(self, memory=Notes(self.memory, f"{name}/"))
+    def inside(self, name: str) -> AttackContext:
+        """The same context for an attack inside another one, which keeps its notes apart under this name."""
+        return dataclasses.replace(self, state=Notes(self.state, f"{name}/"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack(ABC):
     """A behaviour of the f Byzantine workers, who collude and see everything.
 
-    Call the object, not `rows`: `attack(honest, f, view)` gives (f, d), in the honest rows' dtype and on their device.
-    Equal rows may share memory (stride 0): copy before writing.
+    Call the object, not `rows`: `attack(honest, f, context)` gives (f, d), in the honest rows' dtype and on their
+    device. Equal rows may share memory (stride 0): copy before writing.
     """
 
     name: ClassVar[str] = ""
@@ -115,13 +116,13 @@ class Attack(ABC):
         registry.check_class("attack", cls)
         return super().__new__(cls)
 
-    def __call__(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def __call__(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         honest = matrix.check(honest)
         if isinstance(f, bool) or not isinstance(f, int) or f < 1:
             raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f!r}")
         # Ours leave the honest rows alone. Somebody else's may work in place, and must not change what they send.
         ours = type(self).__module__.startswith("gyroscope.")
-        rows = self.rows(honest if ours else honest.clone(), f, view)
+        rows = self.rows(honest if ours else honest.clone(), f, context)
         if not isinstance(rows, Tensor) or rows.shape != (f, honest.shape[1]):
             got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ConfigError(
@@ -139,7 +140,7 @@ class Attack(ABC):
         return
 
     @abstractmethod
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         """The algorithm, on checked input."""
 
 

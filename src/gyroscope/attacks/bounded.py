@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
 
 Direction = Literal["std", "sign", "mean"]
@@ -39,7 +39,7 @@ class Bounded(Attack):
     def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:
         """The largest one within the bound; the direction does not vanish."""
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = at_unit_scale(honest)
         mean = unit.mean(dim=0)
         direction = against(self.direction, unit, mean)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.attacks import nested
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.little import Little
 
 _DEFAULT = Little(factor=0.5)
@@ -37,9 +37,9 @@ class ByzMean(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         first = f // 2
-        stealthy = nested.call(self.attack, honest, f, view)[: max(1, first)]
+        stealthy = nested.call(self.attack, honest, f, context)[: max(1, first)]
         target = stealthy.double().mean(dim=0)
         # a plus what is missing, rather than the difference of two large sums.
         missing = (target - honest.double()).sum(dim=0)

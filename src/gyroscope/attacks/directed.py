@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 # Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
 # their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.
@@ -51,47 +51,47 @@ class Directed(Attack):
         return ("auto",)
 
     @abstractmethod
-    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
+    def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         """(mean of the honest rows, attack vector a_t), both of shape (d,)."""
 
     def number(self, n: int, f: int) -> float:
         """The factor, where it does not depend on the rows."""
         return float(self.factor)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        mean, direction = self.aim(view.honest or Described(honest))
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        mean, direction = self.aim(context.moments or CachedMoments(honest))
         if self.sign == "auto":
-            tried = [self._vector(honest, mean, way, f, view) for way in (direction, -direction)]
-            damage = damage_to(honest, mean, f, view)
+            tried = [self._vector(honest, mean, way, f, context) for way in (direction, -direction)]
+            damage = damage_to(honest, mean, f, context)
             return repeat(max(tried, key=damage), f)
-        return repeat(self._vector(honest, mean, direction if self.sign == -1 else -direction, f, view), f)
+        return repeat(self._vector(honest, mean, direction if self.sign == -1 else -direction, f, context), f)
 
-    def _vector(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: View) -> Tensor:
+    def _vector(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.factor == "auto":
-            factor = best_factor(honest, mean, direction, f, view)
+            factor = best_factor(honest, mean, direction, f, context)
         else:
             factor = self.number(len(honest) + f, f)
         return torch.add(mean, direction, alpha=factor)
 
 
-def damage_to(honest: Tensor, mean: Tensor, f: int, view: View) -> Damage:
+def damage_to(honest: Tensor, mean: Tensor, f: int, context: AttackContext) -> Damage:
     """How far the configured rule's output is from the honest mean, as a function of what all f workers send.
 
     Where the server accumulates rows before the rule, the honest mean is that of what the rule is shown.
     """
     rows = torch.cat([honest, repeat(mean, f)])
-    right = mean if view.received is None else view.shown(rows)[: len(honest)].mean(dim=0)
+    right = mean if context.preview is None else context.shown(rows)[: len(honest)].mean(dim=0)
 
     def damage(vector: Tensor) -> float:
         rows[honest.shape[0] :] = vector
-        distance = float(torch.linalg.vector_norm(view.outcome(rows) - right, dtype=torch.float64))
+        distance = float(torch.linalg.vector_norm(context.outcome(rows) - right, dtype=torch.float64))
         return math.inf if math.isnan(distance) else distance
 
     return damage
 
 
 def best_factor(
-    honest: Tensor, mean: Tensor, direction: Tensor, f: int, view: View, damage: Damage | None = None
+    honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext, damage: Damage | None = None
 ) -> float:
     """The factor of mean + factor * direction that moves the configured rule's output furthest from the honest mean.
 
@@ -102,7 +102,7 @@ def best_factor(
     golden-section search between the neighbours of the best. The best factor *seen* is returned, never a point that
     was only interpolated; of equally good ones, the smallest.
     """
-    measure = damage or damage_to(honest, mean, f, view)
+    measure = damage or damage_to(honest, mean, f, context)
     seen: dict[float, float] = {}
 
     def done(factor: float) -> float:

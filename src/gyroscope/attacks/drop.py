@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Drop(Attack):
         if not number or not 0 < self.chance <= 1:
             raise ConfigError(f"the chance of {self.name!r} must be above 0 and at most 1, got {self.chance!r}")
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.chance == 1:
             return repeat(torch.full_like(honest[0], math.nan), f)
-        drawn = torch.rand(f, generator=view.generator, dtype=torch.float64, device=view.generator.device)
-        rows = view.own_rows()
+        drawn = torch.rand(f, generator=context.generator, dtype=torch.float64, device=context.generator.device)
+        rows = context.own_gradients()
         rows[(drawn < self.chance).to(rows.device)] = math.nan
         return rows

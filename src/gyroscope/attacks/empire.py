@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gyroscope._linalg.moments import Described
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.directed import Directed, Sign
 
 
@@ -28,6 +28,6 @@ class Empire(Directed):
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"
     paper = "Xie et al. 2019"
 
-    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
+    def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         mean = honest.moments.mean
         return mean, -mean

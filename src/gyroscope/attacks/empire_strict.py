@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.directed import Damage, best_factor
 
 
@@ -39,24 +39,26 @@ class EmpireStrict(Attack):
                 f"the epsilon of {self.name!r} must be positive and finite or 'auto', got {self.epsilon!r}"
             )
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        mean = (view.honest or Described(honest)).moments.mean
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        mean = (context.moments or CachedMoments(honest)).moments.mean
         epsilon = self.epsilon
         if epsilon == "auto":
-            epsilon = best_factor(honest, torch.zeros_like(mean), -mean, f, view, opposition(honest, mean, f, view))
+            epsilon = best_factor(
+                honest, torch.zeros_like(mean), -mean, f, context, opposition(honest, mean, f, context)
+            )
         return repeat(mean * -epsilon, f)
 
 
-def opposition(honest: Tensor, mean: Tensor, f: int, view: View) -> Damage:
+def opposition(honest: Tensor, mean: Tensor, f: int, context: AttackContext) -> Damage:
     """-<aggregate, mean>/|mean|, as a function of what all f workers send."""
     rows = torch.cat([honest, repeat(mean, f)])
-    right = mean if view.received is None else view.shown(rows)[: len(honest)].mean(dim=0)
+    right = mean if context.preview is None else context.shown(rows)[: len(honest)].mean(dim=0)
     length = torch.linalg.vector_norm(right, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
     unit = right.double() / length
 
     def damage(vector: Tensor) -> float:
         rows[honest.shape[0] :] = vector
-        against = -float(torch.dot(view.outcome(rows).double(), unit))
+        against = -float(torch.dot(context.outcome(rows).double(), unit))
         return math.inf if math.isnan(against) else against
 
     return damage

@@ -6,9 +6,9 @@ import dataclasses
 
 from torch import Tensor
 
-from gyroscope._linalg.moments import Described
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import nested
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Equivocate(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        rows = nested.call(self.attack, honest, f, view)
-        if view.server % 2 == 0:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        rows = nested.call(self.attack, honest, f, context)
+        if context.server % 2 == 0:
             return rows
-        mean = (view.honest or Described(honest)).moments.mean
+        mean = (context.moments or CachedMoments(honest)).moments.mean
         return (2 * mean.double() - rows.double()).to(honest.dtype)

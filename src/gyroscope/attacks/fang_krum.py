@@ -12,7 +12,7 @@ from torch import Tensor
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
 from gyroscope.attacks.bait import Bait
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
 
 SEARCHES = ("halving", "largest")
@@ -52,13 +52,13 @@ class FangKrum(Attack):
         ):
             raise ConfigError(f"the threshold of {self.name!r} must be between 0 and 1, got {self.threshold!r}")
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = at_unit_scale(honest)
         direction = -unit.mean(dim=0).sign()
         start = upper_bound(unit, f)
         if start == 0 or not bool(direction.any()):  # all honest rows are zero, or their mean is
             return repeat(torch.zeros_like(honest[0]), f)
-        bait = Bait(unit, torch.zeros_like(direction), direction, f, view)
+        bait = Bait(unit, torch.zeros_like(direction), direction, f, context)
         length = bait.halve(start, self.threshold * start)
         if self.search == "largest" and bait.taken(length):
             length = bait.largest(length)

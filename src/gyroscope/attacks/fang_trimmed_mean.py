@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +35,11 @@ class FangTrimmedMean(Attack):
         if isinstance(self.b, bool) or not isinstance(self.b, (int, float)) or not 1 < self.b < math.inf:
             raise ConfigError(f"the b of {self.name!r} must be a number above 1, got {self.b!r}")
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         sign = honest.sum(dim=0, dtype=torch.float64).sign()
         extreme = torch.where(sign > 0, honest.amin(dim=0), honest.amax(dim=0)).double() * sign.abs()
         drawn = torch.rand(
-            f, honest.shape[1], generator=view.generator, dtype=torch.float64, device=view.generator.device
+            f, honest.shape[1], generator=context.generator, dtype=torch.float64, device=context.generator.device
         )
         stretch = 1 + (self.b - 1) * drawn.to(honest.device)
         # Towards zero where the extreme value has the mean's sign, away from it else: further out in both cases.

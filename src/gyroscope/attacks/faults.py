@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Nan(Attack):
     summary = "NaN in every coordinate"
     finite = False
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(torch.full_like(honest[0], math.nan), f)
 
 
@@ -32,7 +32,7 @@ class Inf(Attack):
     summary = "+inf in every coordinate"
     finite = False
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(torch.full_like(honest[0], math.inf), f)
 
 
@@ -43,7 +43,7 @@ class Zero(Attack):
     name = "zero"
     summary = "zero in every coordinate: a worker that does nothing"
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(torch.zeros_like(honest[0]), f)
 
 
@@ -59,7 +59,7 @@ class SignFlip(Attack):
     def __post_init__(self) -> None:
         check_positive(self.name, "scale", self.scale)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(honest.mean(dim=0).mul_(-self.scale), f)
 
 
@@ -75,9 +75,9 @@ class Gaussian(Attack):
     def __post_init__(self) -> None:
         check_positive(self.name, "std", self.std)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        noise = torch.empty(f, honest.shape[1], dtype=honest.dtype, device=view.generator.device)
-        return noise.normal_(0.0, self.std, generator=view.generator).to(honest.device)
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        noise = torch.empty(f, honest.shape[1], dtype=honest.dtype, device=context.generator.device)
+        return noise.normal_(0.0, self.std, generator=context.generator).to(honest.device)
 
 
 def check_positive(attack: str, parameter: str, value: object) -> None:

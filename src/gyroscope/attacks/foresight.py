@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope._linalg.moments import Described
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import nested
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,34 +37,34 @@ class Foresight(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        if view.received is None:
-            return nested.call(self.attack, honest, f, view)
-        notes, generator = dict(view.memory), view.generator.get_state()
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        if context.preview is None:
+            return nested.call(self.attack, honest, f, context)
+        notes, generator = dict(context.state), context.generator.get_state()
         # Sending zeros shows exactly what the server adds.
-        shown, added = _foreseen(honest, honest.new_zeros(f, honest.shape[1]), view)
-        sent = self._aimed(shown, added, view)
-        shown_now, added_now = _foreseen(honest, sent, view)
+        shown, added = _foreseen(honest, honest.new_zeros(f, honest.shape[1]), context)
+        sent = self._aimed(shown, added, context)
+        shown_now, added_now = _foreseen(honest, sent, context)
         if torch.equal(shown_now[0], shown[0]):
             return sent
-        view.memory.clear()  # the first attempt never happened
-        view.memory.update(notes)
-        view.generator.set_state(generator)
-        return self._aimed(shown_now, added_now, view)
+        context.state.clear()  # the first attempt never happened
+        context.state.update(notes)
+        context.generator.set_state(generator)
+        return self._aimed(shown_now, added_now, context)
 
-    def _aimed(self, shown: Tensor, added: Tensor, view: View) -> Tensor:
+    def _aimed(self, shown: Tensor, added: Tensor, context: AttackContext) -> Tensor:
         """What to send so that the rule is shown the inner attack's rows among these honest ones."""
-        own = view.own
+        own = context.compute_gradients
         inner = dataclasses.replace(
-            view,
-            received=None,
-            honest=Described(shown),
-            own=None if own is None else lambda flipped: own(flipped) + added,
+            context,
+            preview=None,
+            moments=CachedMoments(shown),
+            compute_gradients=None if own is None else lambda flipped: own(flipped) + added,
         )
         return nested.call(self.attack, shown, len(added), inner) - added
 
 
-def _foreseen(honest: Tensor, rows: Tensor, view: View) -> tuple[Tensor, Tensor]:
+def _foreseen(honest: Tensor, rows: Tensor, context: AttackContext) -> tuple[Tensor, Tensor]:
     """(the honest rows as the rule will be shown them, what the server will have added to these Byzantine rows)."""
-    shown = view.shown(torch.cat([honest, rows]))
+    shown = context.shown(torch.cat([honest, rows]))
     return shown[: len(honest)], shown[len(honest) :] - rows

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError
 from gyroscope.attacks.bait import Bait
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.directed import best_factor
 from gyroscope.attacks.scaled import at_unit_scale, back
 
@@ -51,16 +51,16 @@ class Hidden(Attack):
         if isinstance(self.sign, bool) or self.sign not in (-1, 1):
             raise ConfigError(f"the sign of {self.name!r} must be -1 or 1, got {self.sign!r}")
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = at_unit_scale(honest)
         mean = unit.mean(dim=0)
         direction = self._direction(mean)
         spread = float((unit - mean).square().sum(dim=1).mean().sqrt())
         if self.gamma == "krum":
-            length = Bait(unit, mean, direction, f, view).largest(spread) if spread > 0 else 0.0
+            length = Bait(unit, mean, direction, f, context).largest(spread) if spread > 0 else 0.0
         elif self.gamma == "auto":
             middle, towards = back(mean, scale, honest.dtype), back(spread * direction, scale, honest.dtype)
-            length = spread * best_factor(honest, middle, towards, f, view)
+            length = spread * best_factor(honest, middle, towards, f, context)
         else:
             # In the rows' own units, where a gamma that is far off their scale may be all there is.
             middle = back(mean, scale, honest.dtype)

@@ -6,7 +6,7 @@ import dataclasses
 
 from torch import Tensor
 
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,5 +23,5 @@ class LabelFlip(Attack):
     summary = "gradients at the Byzantine workers' own data with labels C-1-y"
     paper = "Fang et al. 2020"
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        return view.own_rows(flipped=True)
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        return context.own_gradients(flipped=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import InfeasibleError
-from gyroscope._linalg.moments import Described
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.directed import Directed, Sign
 
 
@@ -41,7 +41,7 @@ class Little(Directed):
     def _words(cls) -> tuple[str, ...]:
         return ("auto", "z")
 
-    def aim(self, honest: Described) -> tuple[Tensor, Tensor]:
+    def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         std, mean = honest.std, honest.moments.mean  # in this order one pass over the rows gives both
         return mean, torch.zeros_like(mean) if len(honest.rows) == 1 else -std
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,19 +48,21 @@ class Mimic(Attack):
                 f"the attack {self} repeats honest worker {self.worker}, but those are numbered from 0 to {n - f - 1}"
             )
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        worker = self._target(honest, view) if self.worker == "auto" else self.worker
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        worker = self._target(honest, context) if self.worker == "auto" else self.worker
         return repeat(honest[min(worker, len(honest) - 1)].clone(), f)
 
-    def _target(self, honest: Tensor, view: View) -> int:
-        notes = view.memory
+    def _target(self, honest: Tensor, context: AttackContext) -> int:
+        notes = context.state
         if "worker" in notes:
             return int(notes["worker"])
         t = int(notes.get("rounds", torch.tensor(0)))
         rows = honest.double()
         mean = rows.mean(dim=0)
         if t == 0:
-            z = torch.randn(len(mean), generator=view.generator, dtype=torch.float64, device=view.generator.device)
+            z = torch.randn(
+                len(mean), generator=context.generator, dtype=torch.float64, device=context.generator.device
+            )
             z = z.to(honest.device)
         else:
             z, mean = notes["direction"], notes["mean"] * (t / (t + 1)) + mean / (t + 1)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.little import Little
 
 DEFAULT = Little()
@@ -46,9 +46,9 @@ def several_of(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
     return tuple(parse(spec) for spec in registry.inner(text))
 
 
-def call(attack: Attack, honest: Tensor, f: int, view: View, name: str | None = None) -> Tensor:
+def call(attack: Attack, honest: Tensor, f: int, context: AttackContext, name: str | None = None) -> Tensor:
     """The inner attack's rows; it keeps its notes under its own name."""
-    return attack(honest, f, view.inside(name or str(attack)))
+    return attack(honest, f, context.inside(name or str(attack)))
 
 
 def parts(attack: Attack) -> Iterator[Attack]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from gyroscope._core.errors import ConfigError
 from gyroscope.attacks import nested
 from gyroscope.attacks.alternate import honestly_or
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +37,6 @@ class Rare(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        drawn = torch.rand(1, generator=view.generator, dtype=torch.float64, device=view.generator.device)
-        return honestly_or(self.attack, float(drawn) < self.chance, honest, f, view)
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        drawn = torch.rand(1, generator=context.generator, dtype=torch.float64, device=context.generator.device)
+        return honestly_or(self.attack, float(drawn) < self.chance, honest, f, context)

@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
 
 
@@ -25,10 +25,10 @@ class SignGuardAttack(Attack):
     summary = "the honest mean shuffled: its shares of signs, the median norm, no direction"
     paper = "Li et al. 2023 (Blades)"
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = at_unit_scale(honest)
         mean = unit.mean(dim=0)
-        order = torch.randperm(len(mean), generator=view.generator, device=view.generator.device).to(mean.device)
+        order = torch.randperm(len(mean), generator=context.generator, device=context.generator.device).to(mean.device)
         length = torch.linalg.vector_norm(mean)
         if float(length) == 0:
             return repeat(torch.zeros_like(honest[0]), f)

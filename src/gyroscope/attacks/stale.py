@@ -8,8 +8,8 @@ from typing import Literal
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks.base import Attack, View, repeat
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 SOURCES = ("mean", "own")
 
@@ -36,14 +36,14 @@ class Stale(Attack):
         if self.source not in SOURCES:
             raise UnknownNameError("source", str(self.source), SOURCES, of=self.name)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        described = view.honest or Described(honest)
-        sent = view.own_rows() if self.source == "own" else described.moments.mean.unsqueeze(0)
-        notes = view.inside("sent").memory
-        notes[str(view.step)] = sent.clone()
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        described = context.moments or CachedMoments(honest)
+        sent = context.own_gradients() if self.source == "own" else described.moments.mean.unsqueeze(0)
+        notes = context.inside("sent").state
+        notes[str(context.step)] = sent.clone()
         steps = sorted(int(step) for step in notes)
         # The youngest that is old enough, or else the oldest: inside another attack not every round leaves a note.
-        then = max((step for step in steps if step <= view.step - self.delay), default=steps[0])
+        then = max((step for step in steps if step <= context.step - self.delay), default=steps[0])
         replayed = notes[str(then)]
         for step in steps:
             if step < then:

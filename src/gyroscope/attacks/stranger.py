@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyroscope.attacks import nested
 from gyroscope.attacks.anti_cge import AntiCge
-from gyroscope.attacks.base import Attack, View
+from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.empire import Empire
 from gyroscope.attacks.fang_krum import FangKrum
 from gyroscope.attacks.fang_trimmed_mean import FangTrimmedMean
@@ -52,6 +52,6 @@ class Stranger(Attack):
         for attack in self.attacks:
             attack.check_feasible(n, f)
 
-    def rows(self, honest: Tensor, f: int, view: View) -> Tensor:
-        drawn = torch.randint(len(self.attacks), (1,), generator=view.generator, device=view.generator.device)
-        return nested.call(self.attacks[int(drawn)], honest, f, view)
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        drawn = torch.randint(len(self.attacks), (1,), generator=context.generator, device=context.generator.device)
+        return nested.call(self.attacks[int(drawn)], honest, f, context)

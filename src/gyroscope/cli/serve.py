@@ -100,11 +100,11 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, launch: bool) -> int:
-    from gyroscope.distributed.server.parameter_server import Server, Terms
+    from gyroscope.distributed.server.parameter_server import Server, ServerOptions
     from gyroscope.runs import progress
 
     resuming = train.resuming(options)
-    terms = Terms(options.host, options.port, options.deadline, options.grace)
+    terms = ServerOptions(options.host, options.port, options.deadline, options.grace)
     quiet = hasattr(options, "quiet")
     if resuming:
         from gyroscope.runs.run_dir import RunDirectory

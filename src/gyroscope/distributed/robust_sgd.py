@@ -19,7 +19,7 @@ from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
 from gyroscope.distributed.collectives import Exchange
-from gyroscope.rules import Context, Memory, Rule
+from gyroscope.rules import Rule, RuleContext, RuleState
 
 
 class RobustSGD(torch.optim.Optimizer):
@@ -94,7 +94,7 @@ class RobustSGD(torch.optim.Optimizer):
         rules.refuse_trusted(self.rule, "RobustSGD")
         self.f, self.seed = f, seed
         self._steps = 0
-        self._rule_memory: Memory = {}
+        self._rule_memory: RuleState = {}
         self.clip = _number("clip", clip)
         if self.clip == 0:
             raise ConfigError("clip must be above 0 (a gradient of length 0 teaches nothing), got 0")
@@ -192,7 +192,7 @@ class RobustSGD(torch.optim.Optimizer):
         """From my row to the rule's vector, the same bits on every rank."""
         if self.rule.reads == "rows":
             # Each rank computes it, so that a mistake in a rule stops them all; but a rule may be random.
-            context = Context(self._steps, self.seed, self._rule_memory)
+            context = RuleContext(self._steps, self.seed, self._rule_memory)
             rows = self._exchange.rows(sent)[:, : self._width]
             aggregate, self._rule_memory = self.rule.step(rows, self.f, context)
             vector = torch.zeros_like(sent)

@@ -13,7 +13,7 @@ from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
-from gyroscope.rules.base import NO_TRUSTED, Aggregate, Context, ContextualRule, Memory, Rule, refuse_trusted
+from gyroscope.rules.base import NO_TRUSTED, Aggregate, ContextualRule, Rule, RuleContext, RuleState, refuse_trusted
 from gyroscope.rules.bulyan import Bulyan
 from gyroscope.rules.caf import CAF
 from gyroscope.rules.centered_clipping import CenteredClipping
@@ -66,7 +66,6 @@ __all__ = [
     "Chain",
     "Clip",
     "Composed",
-    "Context",
     "ContextualRule",
     "DnC",
     "FLTrust",
@@ -74,7 +73,6 @@ __all__ = [
     "Krum",
     "MeaMed",
     "Median",
-    "Memory",
     "Mixture",
     "MoNNA",
     "Nnm",
@@ -82,6 +80,8 @@ __all__ = [
     "Preaggregation",
     "Prepared",
     "Rule",
+    "RuleContext",
+    "RuleState",
     "SafeGuard",
     "SignGuard",
     "TrimmedMean",

@@ -18,7 +18,8 @@ _Self = TypeVar("_Self", bound="Rule")
 
 NO_TRUSTED = (
     "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
-    "how many it holds (trusted = 100; outside of a run rule(rows, f, Context(trusted=...))), or choose another rule"
+    "how many it holds (trusted = 100; outside of a run rule(rows, f, RuleContext(trusted=...))), or choose another "
+    "rule"
 )
 
 
@@ -36,21 +37,21 @@ class Aggregate(NamedTuple):
 
 
 Reads = Literal["rows", "columns", "distances"]
-Uses = Literal["memory", "randomness", "trusted"]
+Uses = Literal["state", "randomness", "trusted"]
 Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties", "asynchronous"]
 Promise = Literal["range", "distance", "norm", "finite", "none"]
-Memory = Mapping[str, Tensor]
+RuleState = Mapping[str, Tensor]
 """What a rule remembers from round to round: named tensors, so that any checkpoint can hold it."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Context:
+class RuleContext:
     """What a rule may know besides the rows. Most need none of it, and the default will do."""
 
     step: int = 0
     seed: int = 0
     """Of the run. The server draws from streams of its own, so that a rule's randomness changes nobody else's."""
-    memory: Memory = dataclasses.field(default_factory=dict)
+    state: RuleState = dataclasses.field(default_factory=dict)
     """What this rule remembered at its last round; empty at the first."""
     trusted: Tensor | None = None
     """(d,): a gradient at samples that the server itself holds, where there are some."""
@@ -61,18 +62,18 @@ class Context:
         """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
         return random_streams.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
 
-    def within(self, part: str) -> Context:
+    def within(self, part: str) -> RuleContext:
         """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
 
         `labelled` gives what the part remembers its place in the memory of the whole.
         """
         prefix = f"{part}/"
-        own = {key.removeprefix(prefix): value for key, value in self.memory.items() if key.startswith(prefix)}
-        return dataclasses.replace(self, memory=own, scope=self.scope + prefix)
+        own = {key.removeprefix(prefix): value for key, value in self.state.items() if key.startswith(prefix)}
+        return dataclasses.replace(self, state=own, scope=self.scope + prefix)
 
 
-def labelled(memory: Memory, part: str) -> dict[str, Tensor]:
-    """A part's memory, as the rule that it is a part of keeps it: `Context.within` finds it there."""
+def labelled(memory: RuleState, part: str) -> dict[str, Tensor]:
+    """A part's memory, as the rule that it is a part of keeps it: `RuleContext.within` finds it there."""
     return {f"{part}/{key}": value for key, value in memory.items()}
 
 
@@ -131,7 +132,7 @@ class Rule(ABC):
     - "asynchronous": nothing of the result is looked at on the way, so a GPU never has to wait for the host.
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
-    """What of the `Context` the result depends on."""
+    """What of the `RuleContext` the result depends on."""
     knows_workers: ClassVar[bool] = False
     """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
 
@@ -145,14 +146,16 @@ class Rule(ABC):
         if "reads" not in vars(first):
             cls.reads = "rows"
 
-    def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: Context | None = None) -> Aggregate:
+    def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None) -> Aggregate:
         return self.step(rows, f, context)[0]
 
-    def step(self, rows: Tensor | Sequence[Tensor], f: int, context: Context | None = None) -> tuple[Aggregate, Memory]:
-        """The result, and what to give back as `context.memory` in the next round."""
+    def step(
+        self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None
+    ) -> tuple[Aggregate, RuleState]:
+        """The result, and what to give back as `context.state` in the next round."""
         checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)
-        aggregate, memory = self.advance(checked, f, context or Context())
+        aggregate, memory = self.advance(checked, f, context or RuleContext())
         return self._checked(aggregate, checked), memory
 
     def on_columns(self, rows: Tensor, f: int, table: Tensor | None = None) -> Aggregate:
@@ -192,7 +195,7 @@ class Rule(ABC):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         """The algorithm, on checked rows. Must neither change nor return a view of them."""
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         """The algorithm where it depends on the context: the result, and what to remember. Changes no memory given."""
         return self.aggregate(rows, f), {}
 
@@ -256,13 +259,13 @@ class ContextualRule(Rule):
     """A rule that remembers, draws at random or looks at a trusted gradient: it implements `advance`."""
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.advance(rows, f, Context())[0]
+        return self.advance(rows, f, RuleContext())[0]
 
     @abstractmethod
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]: ...
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]: ...
 
 
-def trusted_gradient(rule: Rule, rows: Tensor, context: Context) -> Tensor:
+def trusted_gradient(rule: Rule, rows: Tensor, context: RuleContext) -> Tensor:
     """The context's trusted gradient, or an error that says what the rule lacks."""
     if context.trusted is None:
         raise ConfigError(NO_TRUSTED.format(rule=rule))

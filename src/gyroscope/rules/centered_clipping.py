@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise, matrix, order_statistics
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property
+from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class CenteredClipping(ContextualRule):
     summary = "the mean of the rows, clipped around the last aggregate"
     needs = "n >= 2f + 1"
     paper = "Karimireddy et al. 2021"
-    uses = frozenset({"memory"})
+    uses = frozenset({"state"})
     lacks: ClassVar[Mapping[Property, str]] = {"mean at f = 0": "the farther half of the rows is clipped whatever f is"}
 
     def __post_init__(self) -> None:
@@ -69,8 +69,8 @@ class CenteredClipping(ContextualRule):
     def min_workers(self, f: int) -> int:
         return 2 * f + 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
-        centre = context.memory.get("centre")
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
+        centre = context.state.get("centre")
         if centre is None:
             centre = order_statistics.median(rows) if self.start == "median" else torch.zeros_like(rows[0])
         for _ in range(self.iterations):

@@ -16,13 +16,13 @@ from gyroscope._core.errors import ConfigError, InfeasibleError, either
 from gyroscope._linalg import matrix
 from gyroscope.rules.base import (
     Aggregate,
-    Context,
     ContextualRule,
-    Memory,
     Promise,
     Property,
     Reads,
     Rule,
+    RuleContext,
+    RuleState,
     Uses,
     check_f,
     fewer_or_more,
@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
     shares: Tensor | None
     """(m, n), float64: each worker's share in each of them, which carries the rule's weights back to the workers; None
     where a share has no meaning."""
-    memory: Memory = MappingProxyType({})
+    memory: RuleState = MappingProxyType({})
     """What to remember for the next round."""
 
 
@@ -61,7 +61,7 @@ class Preaggregation(ABC):
     """The requirement as a formula, besides what the rule needs."""
     paper: ClassVar[str] = "-"
     uses: ClassVar[frozenset[Uses]] = frozenset()
-    """What of the `Context` the result depends on, as for a rule."""
+    """What of the `RuleContext` the result depends on, as for a rule."""
     reads: ClassVar[Reads] = "rows"
     """As for a rule. One that says "distances" implements `mix`."""
     lacks: ClassVar[Mapping[Property, str]] = {}
@@ -77,10 +77,10 @@ class Preaggregation(ABC):
         registry.check_class("pre-aggregation", cls)
         return super().__new__(cls)
 
-    def __call__(self, rows: Tensor, f: int, context: Context | None = None) -> Prepared:
+    def __call__(self, rows: Tensor, f: int, context: RuleContext | None = None) -> Prepared:
         checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)
-        return self.prepare(checked, f, context or Context())
+        return self.prepare(checked, f, context or RuleContext())
 
     @overload
     def __rshift__(self, other: Preaggregation | Chain) -> Chain: ...
@@ -97,7 +97,7 @@ class Preaggregation(ABC):
         return registry.text(self)
 
     @abstractmethod
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         """The algorithm, on checked rows. Must neither change nor return a view of them."""
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
@@ -226,7 +226,7 @@ class Composed(ContextualRule):
                 raise
             raise ConfigError(f"{problem} (in {self}, where {left} of the {n} rows are left for {self.rule})") from None
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         memory: dict[str, Tensor] = {}
         shares: list[Tensor | None] = []
         for place, stage in enumerate(self.stages):

@@ -13,7 +13,7 @@ from torch import Tensor
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
 from gyroscope.rules import spectral
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
 
 
@@ -71,7 +71,7 @@ class DnC(ContextualRule):
                 "Lower c: the paper has 1"
             )
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         # On all coordinates: those drawn may miss a NaN.
         finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite().cpu().numpy()

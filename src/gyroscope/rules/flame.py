@@ -14,7 +14,7 @@ from torch import Tensor
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
 from gyroscope.rules import spectral
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
 
 _COLUMNS = 1 << 16
@@ -68,7 +68,7 @@ class FLAME(ContextualRule):
     def reach(self, n: int, f: int) -> float:
         return 1.0
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         arrows = _Arrows(rows)
         chosen = majority(arrows.cosine_distances(), n // 2 + 1, arrows.equal)

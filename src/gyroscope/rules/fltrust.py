@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg import blockwise
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property, trusted_gradient
+from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState, trusted_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FLTrust(ContextualRule):
     def min_workers(self, f: int) -> int:
         return f + 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)
         length = blockwise.squared_lengths(trusted.unsqueeze(0)).sqrt_()
         lengths = blockwise.squared_lengths(rows).sqrt_()

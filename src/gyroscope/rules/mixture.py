@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Promise, Rule, Uses, check_f, labelled
+from gyroscope.rules.base import (
+    Aggregate,
+    ContextualRule,
+    Promise,
+    Rule,
+    RuleContext,
+    RuleState,
+    Uses,
+    check_f,
+    labelled,
+)
 from gyroscope.rules.composition import Composed, formula
 
 MIXTURES: dict[str, str] = {
@@ -90,12 +100,12 @@ class Mixture(ContextualRule):
             except (ConfigError, InfeasibleError) as problem:
                 raise type(problem)(f"{problem} (in {self})") from None
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         if self.order == "random":
             turn = int(torch.randint(len(self.rules), (), generator=context.generator("turn")))
         else:
             turn = context.step % len(self.rules)
         part = f"{turn}:{self.rules[turn].name}"
         aggregate, remembered = self.rules[turn].step(rows, f, context.within(part))
-        others = {key: value for key, value in context.memory.items() if not key.startswith(f"{part}/")}
+        others = {key: value for key, value in context.state.items() if not key.startswith(f"{part}/")}
         return aggregate, {**others, **labelled(remembered, part)}

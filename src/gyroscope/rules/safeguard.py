@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise, matrix
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property
+from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SafeGuard(ContextualRule):
     summary = "the mean of those whose rows, added up over many rounds, stay near the others'"
     needs = "n >= 2f + 1"
     paper = "Allen-Zhu et al. 2021"
-    uses = frozenset({"memory"})
+    uses = frozenset({"state"})
     knows_workers = True
     lacks: ClassVar[Mapping[Property, str]] = {"mean at f = 0": "who is far is left out whatever f is"}
 
@@ -61,17 +61,15 @@ class SafeGuard(ContextualRule):
     def min_workers(self, f: int) -> int:
         return 2 * f + 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
-        age = int(context.memory["age"]) if context.memory else 0
-        good = (
-            context.memory["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        )
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
+        age = int(context.state["age"]) if context.state else 0
+        good = context.state["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         present = blockwise.squared_lengths(rows).isfinite()
         sums = {}
         near = present
         for window, rounds in (("short", self.short), ("long", self.long)):
             own = rows.masked_fill(~present.unsqueeze(1), 0.0)
-            sums[window] = own.add_(context.memory[window]) if age % rounds else own
+            sums[window] = own.add_(context.state[window]) if age % rounds else own
             near = near & self._near(sums[window], present)
         kept = good & near
         kept = torch.where(kept.any(), kept, near)  # never nobody: then this round's verdict alone counts

@@ -13,7 +13,7 @@ from torch import Tensor
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise
 from gyroscope.rules import meanshift, spectral
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
 
 
@@ -74,7 +74,7 @@ class SignGuard(ContextualRule):
     def reach(self, n: int, f: int) -> float:
         return 1.0
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         lengths = blockwise.squared_lengths(rows).sqrt_()
         limit = lengths.sort().values[(n - 1) // 2]

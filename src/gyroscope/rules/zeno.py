@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise, matrix
-from gyroscope.rules.base import Aggregate, Context, ContextualRule, Memory, Property, trusted_gradient
+from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState, trusted_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Zeno(ContextualRule):
     def min_workers(self, f: int) -> int:
         return f + 1
 
-    def advance(self, rows: Tensor, f: int, context: Context) -> tuple[Aggregate, Memory]:
+    def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n = rows.shape[0]
         trusted = trusted_gradient(self, rows, context)
         scores = blockwise.products(rows, trusted) - self.rho * blockwise.squared_lengths(rows)

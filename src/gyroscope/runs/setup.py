@@ -15,10 +15,10 @@ from gyroscope.runs.config import Config
 from gyroscope.simulation.data import shards
 from gyroscope.simulation.data.splits import Split
 from gyroscope._core.errors import ConfigError
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
-def simulated_workers(config: Config, task: tasks.Task, only: int | None = None) -> tuple[Config, HonestWorkers]:
+def simulated_workers(config: Config, task: tasks.Task, only: int | None = None) -> tuple[Config, SimulatedWorkers]:
     """The honest workers of a resolved configuration, or `only` one of them, with a model of their own.
 
     The configuration returned says how many threads are really used.
@@ -31,7 +31,7 @@ def simulated_workers(config: Config, task: tasks.Task, only: int | None = None)
     assert config.clip is not None and config.l2 is not None
     model = first_model(task, config.seed).to(device)
     train = Split.of(task.train)
-    workers = HonestWorkers(
+    workers = SimulatedWorkers(
         model,
         task.loss,
         train.to(device),

@@ -23,8 +23,8 @@ from gyroscope.research.adaptive.curvature import Course
 from gyroscope.simulation.data.splits import Split
 from gyroscope._core.errors import ConfigError, RoundAbandonedError, RunDirectoryError, StorageError
 from gyroscope.simulation.evaluation import evaluate, Evaluation
-from gyroscope.simulation.metrics import follow, measure, Memory, Number
-from gyroscope.simulation.byzantine_gradients import OwnRows
+from gyroscope.simulation.metrics import follow, measure, MetricsState, Number
+from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.runs.progress import Progress, Silent
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.research.replicated import round as replicated
@@ -33,11 +33,11 @@ from gyroscope.runs.result import Result
 from gyroscope.simulation.round import play, Players, Table
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation.trusted import TrustedSamples
-from gyroscope.simulation.workers import HonestWorkers, Workers
+from gyroscope.simulation.workers import SimulatedWorkers, Workers
 
 CHECKPOINT_SECONDS = 30.0
 
-Hire = Callable[[Config, HonestWorkers], Workers]
+Hire = Callable[[Config, SimulatedWorkers], Workers]
 """Finds workers who take the place of the simulated honest ones."""
 
 
@@ -146,7 +146,7 @@ class Run:
         trusted = None
         if "trusted" in rule.uses:
             trusted = TrustedSamples(config.trusted, honest, placement, config.seed)
-        own = OwnRows(honest, config.byzantine, placement) if config.byzantine else None
+        own = ByzantineGradients(honest, config.byzantine, placement) if config.byzantine else None
         if workers.accumulates:
             placement = momentum.Elsewhere(config.mu, config.nesterov)
             if "mu" in config.adapt:
@@ -172,7 +172,7 @@ class Run:
         self.reason = ""
         self.table = Table(self.players)
         self.servers = servers_of(config, self.players, self.table, honest, hired=hire is not None)
-        self.memory = Memory.begin(self.parameters)
+        self.memory = MetricsState.begin(self.parameters)
         self.tables: dict[str, list[dict[str, Number]]] = {
             run_dir.METRICS: [],
             run_dir.EVALUATIONS: [],
@@ -347,7 +347,7 @@ class Run:
             self.players.trusted.state = _to(state["trusted"], device)
         if self.servers:
             self.servers.restore(state["servers"])
-        self.memory = Memory(
+        self.memory = MetricsState(
             state["start"].to(device),
             theory.Trajectory(state["past"].to(device), state["omega2"], state["lambda2"]),
             _to(state["previous"], device),

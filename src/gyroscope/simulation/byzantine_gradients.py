@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from gyroscope._core.errors import ConfigError
 from gyroscope.momentum import Placement, State
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 _NOTES = {False: "own/", True: "own, flipped/"}
 
 
-class OwnRows:
+class ByzantineGradients:
     """The Byzantine workers at data of their own, whose numbers come after the honest workers' and whose batches so
     are others than theirs. Nothing is computed before somebody asks, and nothing here changes the run: neither the
     model's buffers nor anybody's randomness.
@@ -24,9 +24,9 @@ class OwnRows:
     ones. What of a placement's state has no row for each worker is everybody's, and taken from the round.
     """
 
-    def __init__(self, honest: HonestWorkers, byzantine: int, placement: Placement) -> None:
+    def __init__(self, honest: SimulatedWorkers, byzantine: int, placement: Placement) -> None:
         self.honest, self.byzantine, self.placement = honest, byzantine, placement
-        self._workers: dict[bool, HonestWorkers] = {}
+        self._workers: dict[bool, SimulatedWorkers] = {}
 
     def at(
         self, step: int, notes: MutableMapping[str, Tensor], state: State, mu: float | None = None
@@ -59,7 +59,7 @@ class OwnRows:
         notes.update({prefix + name: state[name] for name in ours})
         return sent
 
-    def _of(self, flipped: bool) -> HonestWorkers:
+    def _of(self, flipped: bool) -> SimulatedWorkers:
         if flipped not in self._workers:
             relabel = flip(self.honest.data.targets) if flipped else None
             self._workers[flipped] = self.honest.beside(self.byzantine, relabel)

@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class MetricsState:
     """What the measures of a step need of the steps before it."""
 
     start: Tensor
@@ -53,13 +53,13 @@ class Memory:
     """The last step's vectors, by name."""
 
     @classmethod
-    def begin(cls, parameters: Tensor) -> Memory:
+    def begin(cls, parameters: Tensor) -> MetricsState:
         return cls(parameters.clone(), theory.Trajectory(torch.zeros_like(parameters)), {})
 
 
 def measure(
-    played: Round, parameters: Tensor, memory: Memory, ratio_bound: float | None
-) -> tuple[dict[str, Number], Memory]:
+    played: Round, parameters: Tensor, memory: MetricsState, ratio_bound: float | None
+) -> tuple[dict[str, Number], MetricsState]:
     """All columns of one round (`parameters` are those after it), and the memory for the next."""
     of_sent, h = played.of_sent.moments, len(played.of_sent.rows)
     of_sampled = played.of_sampled.moments if played.of_sampled else None
@@ -119,10 +119,10 @@ def measure(
     row["at_workers"] = played.at_workers
     row["distance_from_start"] = products.norm("travelled")
     row["byzantine_share"] = _byzantine_share(played.aggregate.weight, len(played.sent))
-    return row, Memory(memory.start, trajectory, _kept(vectors))
+    return row, MetricsState(memory.start, trajectory, _kept(vectors))
 
 
-def follow(played: Round, memory: Memory, measured_next: bool) -> Memory:
+def follow(played: Round, memory: MetricsState, measured_next: bool) -> MetricsState:
     """The memory after a round that is not measured: what later measures need of it, and no more."""
     mean, trajectory = None, memory.trajectory
     if played.of_sampled:
@@ -131,14 +131,14 @@ def follow(played: Round, memory: Memory, measured_next: bool) -> Memory:
         sigma = 0.0 if h == 1 else theory.spread(played.of_sampled.moments.squares, h)
         _, trajectory = theory.advance(trajectory, mean, sigma, played.mu, (dots[0][0], dots[0][1]))
     if not measured_next:
-        return Memory(memory.start, trajectory, {})
+        return MetricsState(memory.start, trajectory, {})
     vectors = {
         "sampled": mean,
         "sent": played.of_sent.moments.mean,
         "attack": _mean(played.attack),
         "aggregate": played.aggregate.vector,
     }
-    return Memory(memory.start, trajectory, _kept(vectors))
+    return MetricsState(memory.start, trajectory, _kept(vectors))
 
 
 def _kept(vectors: dict[str, Tensor | None]) -> dict[str, Tensor]:

@@ -12,14 +12,14 @@ from torch import Tensor
 from gyroscope._core import random_streams
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._linalg import memory
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks import Attack, View
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks import Attack, AttackContext
 from gyroscope.momentum import Placement
 from gyroscope.research.adaptive.curvature import Course
 from gyroscope.research.adaptive.curvature import State as CourseState
-from gyroscope.rules import Aggregate, Context, Memory, Rule
+from gyroscope.rules import Aggregate, Rule, RuleContext, RuleState
 from gyroscope.runs.schedule import Schedule
-from gyroscope.simulation.byzantine_gradients import OwnRows
+from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.trusted import TrustedSamples
 from gyroscope.simulation.workers import Workers
 
@@ -42,7 +42,7 @@ class Players:
     seed: int
     trusted: TrustedSamples | None = None
     """What the server holds itself, for a rule that compares with it."""
-    own: OwnRows | None = None
+    own: ByzantineGradients | None = None
     """What the Byzantine workers would send if they were honest, for attacks that ask."""
 
     @property
@@ -61,7 +61,7 @@ class Table:
         self.matrix = memory.table(players.n, parameters.numel(), parameters)
         self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
         self.state = players.placement.init(self.honest)
-        self.memory: Memory = {}
+        self.memory: RuleState = {}
         """The rule's."""
         self.course: CourseState = {}
         self.notes: dict[str, Tensor] = {}
@@ -89,8 +89,8 @@ class Round:
     """(f, d): what the Byzantine workers sent; f may be 0."""
     aggregate: Aggregate
     """What the rule made of it."""
-    of_sampled: Described | None
-    of_sent: Described
+    of_sampled: CachedMoments | None
+    of_sent: CachedMoments
     """The same rows, of those workers that are present, with their moments, which attack and measures share."""
     at_workers: bool | None = None
     """Where momentum was in this round, for a placement that switches."""
@@ -105,22 +105,22 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     sent, table.state = placement.before(sampled, table.state, out=table.honest)
     clock.lap("momentum")
     present = players.workers.present
-    of_sent = Described(sent if present is None else sent[present])
+    of_sent = CachedMoments(sent if present is None else sent[present])
     of_sampled = of_sent
     if sent is not sampled:
-        of_sampled = Described(sampled if present is None else sampled[present])
+        of_sampled = CachedMoments(sampled if present is None else sampled[present])
     trusted = None
     if players.trusted:
         trusted = players.trusted.gradient(step, advice.mu)
         clock.lap("gradients")
-    context = Context(step, players.seed, table.memory, trusted)
+    context = RuleContext(step, players.seed, table.memory, trusted)
     attack = _attack_rows(players, placement, table, of_sent, context)
     table.byzantine.copy_(attack)
     clock.lap("attack")
     shown, table.state = placement.received(table.matrix, table.state, players.declared_f, players.workers.count)
     if shown is not table.matrix:
         sent = shown[: players.workers.count]
-        of_sent = Described(sent if present is None else sent[present])
+        of_sent = CachedMoments(sent if present is None else sent[present])
     clock.lap("momentum")
     aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
     if players.trusted:
@@ -140,23 +140,25 @@ def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> R
     return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent, switch)
 
 
-def _attack_rows(players: Players, placement: Placement, table: Table, honest: Described, context: Context) -> Tensor:
+def _attack_rows(
+    players: Players, placement: Placement, table: Table, honest: CachedMoments, context: RuleContext
+) -> Tensor:
     if players.attack is None:
         return honest.rows[:0]
     state, h = table.state, players.workers.count
     # Where workers are missing, nobody knows what the server keeps of the others: it is left out then.
     foreseen = placement.sees_all_rows and players.workers.present is None
-    view = View(
+    view = AttackContext(
         rule=players.rule,
         declared_f=players.declared_f,
         generator=random_streams.generator(players.seed, "attack", context.step),
         step=context.step,
         parameters=players.workers.parameters.clone(),  # the adversary sees the parameters but cannot write them
-        placement=placement.name,
-        context=context,
-        memory=table.notes,
-        honest=honest,
-        own=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
-        received=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
+        momentum=placement.name,
+        rule_context=context,
+        state=table.notes,
+        moments=honest,
+        compute_gradients=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
+        preview=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
     )
     return players.attack(honest.rows, players.byzantine, view)

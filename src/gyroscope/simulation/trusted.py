@@ -8,7 +8,7 @@ from torch import Tensor
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope.momentum import Adaptive, Placement, State
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 _ITS_NUMBER = -1  # no worker has it, so that nobody shares its dropout
 
@@ -20,7 +20,7 @@ class TrustedSamples:
     and, where momentum comes before the rule, accumulated, so that it compares with the rows that the rule is shown.
     """
 
-    def __init__(self, count: int, workers: HonestWorkers, placement: Placement, seed: int) -> None:
+    def __init__(self, count: int, workers: SimulatedWorkers, placement: Placement, seed: int) -> None:
         available = len(workers.data)
         if count > available:
             raise ConfigError(

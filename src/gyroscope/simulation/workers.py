@@ -14,13 +14,13 @@ from gyroscope._core import random_streams
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RunDirectoryError
 from gyroscope._linalg import _kernels, linear_layers
-from gyroscope._linalg.indexed_batch import Picked
+from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
 from gyroscope._linalg.matrix import shift_and_clip, split_like, trainable
 from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-Inputs = Tensor | Picked | Sequence[Tensor]
+Inputs = Tensor | IndexedBatch | Sequence[Tensor]
 """Every worker's batch: inputs[worker] is (b, ...)."""
 Noise = tuple[int, int, int]
 """Where dropout and its kind come from: the seed, the step, and the number of the first worker."""
@@ -34,7 +34,7 @@ _SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 
 
-class Terms(NamedTuple):
+class GradientTransform(NamedTuple):
     """What is made of the gradient of a batch's loss, the same for all workers."""
 
     shift: Tensor | None
@@ -46,7 +46,9 @@ class Terms(NamedTuple):
 class Gradients(Protocol):
     """Computes every worker's row into `out` (h, d) and returns the workers' losses (h,)."""
 
-    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor: ...
+    def __call__(
+        self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor
+    ) -> Tensor: ...
 
 
 class Workers(Protocol):
@@ -71,7 +73,7 @@ class Workers(Protocol):
     def restore(self, state: dict[str, Tensor]) -> None: ...
 
 
-class HonestWorkers:
+class SimulatedWorkers:
     """h workers that sample their own batches, from common data or from `shards`, and compute clipped gradients.
 
     rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
@@ -110,7 +112,7 @@ class HonestWorkers:
         self.gradients = choose(model, loss)
         self._group = self._group_size()
 
-    def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> HonestWorkers:
+    def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> SimulatedWorkers:
         """As many workers more, with the numbers after these and batches of their own, at the same model and data."""
         more = copy.copy(self)
         more.first, more.count, more.relabel = self.first + self.count, count, relabel
@@ -124,7 +126,7 @@ class HonestWorkers:
         groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
         return -(-self.count // groups)
 
-    def alone(self, worker: int) -> HonestWorkers:
+    def alone(self, worker: int) -> SimulatedWorkers:
         """One of these workers by itself, at the same model and with the batches that it has among all."""
         one = copy.copy(self)
         one.first, one.count, one._group = self.first + worker, 1, 1
@@ -158,7 +160,7 @@ class HonestWorkers:
                 "this run's momentum belongs to worker processes: continue it with gyroscope serve --resume"
             )
 
-    def batches(self, step: int, workers: range) -> tuple[Picked | list[Tensor], Tensor]:
+    def batches(self, step: int, workers: range) -> tuple[IndexedBatch | list[Tensor], Tensor]:
         """The prepared inputs and the targets that these workers draw at this step."""
         if self.shards is not None:
             one_pass = self.dealing == "pass"
@@ -168,25 +170,25 @@ class HonestWorkers:
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
         indices = indices.to(self.parameters.device, torch.int64)  # shards may be of narrower numbers
-        inputs, targets = Picked(self.data.inputs, indices), Picked(self.data.targets, indices).taken()
+        inputs, targets = IndexedBatch(self.data.inputs, indices), IndexedBatch(self.data.targets, indices).gather()
         if self.data.prepare is None:
             return inputs, targets
         prepared = [
             self.data.prepare(batch, random_streams.generator(self.seed, "augment", worker, step))
-            for worker, batch in zip(workers, inputs.taken(), strict=True)
+            for worker, batch in zip(workers, inputs.gather(), strict=True)
         ]
         return prepared, targets
 
-    def terms(self) -> Terms:
+    def terms(self) -> GradientTransform:
         """What makes a row of a gradient at the parameters as they are."""
         if self.l2 == 0:
-            return Terms(None, self.clip)
+            return GradientTransform(None, self.clip)
         if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
-            return Terms(self.parameters * self.l2, self.clip)
+            return GradientTransform(self.parameters * self.l2, self.clip)
         # The released code's lambda^2 * ||theta||.
         norm = torch.linalg.vector_norm(self.parameters)
         unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
-        return Terms(unit.mul_(self.l2**2), self.clip)
+        return GradientTransform(unit.mul_(self.l2**2), self.clip)
 
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:
@@ -201,11 +203,11 @@ def choose(model: nn.Module, loss: Loss) -> Gradients:
     )
     linear = [parameter for module in modules if isinstance(module, nn.Linear) for parameter in module.parameters()]
     if samplewise and loss in _MEAN_LOSSES and len(linear) == len(trainable(model)):
-        return Together(modules, loss)
-    return OneByOne(model, loss)
+        return BatchedGradients(modules, loss)
+    return LoopGradients(model, loss)
 
 
-class OneByOne:
+class LoopGradients:
     """One backward pass per worker: right for every model. Batch-norm sees the worker's own batch.
 
     Running statistics of batch-norm are updated by each worker in turn; they serve evaluation only, never a gradient.
@@ -215,7 +217,7 @@ class OneByOne:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor) -> Tensor:
         seed, step, first = noise
         self.model.train()
         losses = []
@@ -237,12 +239,12 @@ def _counted(targets: Tensor) -> Tensor:
     return (targets != _kernels.IGNORED).sum(dim=1)
 
 
-_Passed = tuple[Sequence[Tensor | Picked], Sequence[Tensor], Tensor]
+_Passed = tuple[Sequence[Tensor | IndexedBatch], Sequence[Tensor], Tensor]
 """What each linear layer was given, how the sum of the workers' losses changes with what it made of it, both with a row
 per sample; and each sample's loss."""
 
 
-class Together:
+class BatchedGradients:
     """All workers at once, for a chain of linear layers and element-wise functions, by kernels where it is a usual one.
 
     The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
@@ -258,7 +260,7 @@ class Together:
         self.usual = [type(module) for module in modules] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, *end]
         """A classifier with one hidden layer, as the paper's: there is a kernel for all of it."""
 
-    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: Terms, out: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor) -> Tensor:
         h, b = targets.shape[:2]
         samples, flat, counted = self._flattened(inputs), targets.flatten(0, 1), _counted(targets)
         passed = self._classify(samples, flat, counted) if self.usual else None
@@ -266,7 +268,7 @@ class Together:
         layers = [
             _kernels.Gradient(
                 slope.view(h, b, -1),
-                given if isinstance(given, Picked) else given.view(h, b, -1),
+                given if isinstance(given, IndexedBatch) else given.view(h, b, -1),
                 layer.bias is not None,
             )
             for layer, given, slope in zip(self.linear, into, slopes, strict=True)
@@ -274,13 +276,13 @@ class Together:
         linear_layers.gradient_rows(layers, *terms, out)
         return each.view(h, b).sum(dim=1) / counted
 
-    def _classify(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed | None:
+    def _classify(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed | None:
         first, last = self.linear
         found = linear_layers.classify(samples, first, last, targets, counted.to(first.weight.dtype).reciprocal())
         return found and ([samples, found.hidden], [found.hidden_slopes, found.slopes], found.losses)
 
-    def _differentiate(self, samples: Tensor | Picked, targets: Tensor, counted: Tensor) -> _Passed:
-        into: list[Tensor | Picked] = []
+    def _differentiate(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed:
+        into: list[Tensor | IndexedBatch] = []
         from_: list[Tensor] = []  # what each layer makes of it, where the loss is differentiated
         values = samples
         with torch.enable_grad():
@@ -300,14 +302,14 @@ class Together:
             slopes = torch.autograd.grad(means.sum(), from_)
         return into, slopes, each.detach()
 
-    def _flattened(self, inputs: Inputs) -> Tensor | Picked:
+    def _flattened(self, inputs: Inputs) -> Tensor | IndexedBatch:
         """One row per sample, as the chain's leading module makes them."""
-        if isinstance(inputs, Picked):
+        if isinstance(inputs, IndexedBatch):
             # (Of what is not contiguous, rows would be a copy of all the data.)
             if self.linear[:1] == self.modules[1:2] and inputs.source.is_contiguous():
                 rows = inputs.as_rows()
                 if linear_layers.reads_in_place(rows, self.linear):
                     return rows
-            inputs = inputs.taken()
+            inputs = inputs.gather()
         samples = inputs if isinstance(inputs, Tensor) else torch.stack(list(inputs))
         return samples.flatten(0, 1).flatten(1)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyroscope._linalg._kernels import memory, threads
-from gyroscope._linalg.indexed_batch import Picked
+from gyroscope._linalg.indexed_batch import IndexedBatch
 
 IGNORED = -100
 """The target of a sample that does not count: the default `ignore_index` of torch's losses."""
@@ -34,7 +34,7 @@ class Layer:
         self.arrays = panels.view(-1).numpy(), shift.numpy()
 
 
-def linear(inputs: Tensor | Picked, layer: Layer) -> Tensor:
+def linear(inputs: Tensor | IndexedBatch, layer: Layer) -> Tensor:
     """(samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     from gyroscope._linalg._kernels.compiled import dense
 
@@ -64,7 +64,7 @@ class Classified(NamedTuple):
 
 
 def classify(
-    inputs: Tensor | Picked, layer: Layer, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor
+    inputs: Tensor | IndexedBatch, layer: Layer, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor
 ) -> Classified:
     """The inputs through a linear layer, ReLU, a linear layer with (c, m) weights, and cross entropy with the targets.
 
@@ -108,14 +108,14 @@ class Gradient(NamedTuple):
 
     slopes: Tensor
     """(h, b, m): how the loss changes with the layer's outputs."""
-    given: Tensor | Picked
+    given: Tensor | IndexedBatch
     """(h, b, n): what the layer was given. Or which rows of a matrix it was, by (h, b) numbers."""
     has_bias: bool
 
     @property
     def n(self) -> int:
         """How many inputs the layer has."""
-        return (self.given.source if isinstance(self.given, Picked) else self.given).shape[-1]
+        return (self.given.source if isinstance(self.given, IndexedBatch) else self.given).shape[-1]
 
     @property
     def size(self) -> int:
@@ -168,7 +168,7 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
 _NONE = np.empty(0, np.int64)
 
 
-def _samples(inputs: Tensor | Picked, layer: Layer) -> tuple[Tensor, Any, int]:
+def _samples(inputs: Tensor | IndexedBatch, layer: Layer) -> tuple[Tensor, Any, int]:
     """Inputs of a layer: one row per sample, the numbers of those that are meant, if not all, and how many that is."""
     rows, index = _parts(inputs)
     if rows.dim() != 2 or rows.shape[1] != layer.n or rows.dtype != layer.dtype:
@@ -178,17 +178,17 @@ def _samples(inputs: Tensor | Picked, layer: Layer) -> tuple[Tensor, Any, int]:
     return rows, *((_NONE, len(rows)) if index is None else (memory.flat(index), index.numel()))
 
 
-def _kind(values: Tensor | Picked) -> tuple[Any, ...]:
+def _kind(values: Tensor | IndexedBatch) -> tuple[Any, ...]:
     """The workers, their samples, the number of dimensions, and the type of (h, b, n) values."""
-    if isinstance(values, Picked):
+    if isinstance(values, IndexedBatch):
         shape = *values.index.shape, *values.source.shape[1:]
         return *shape[:2], len(shape), values.source.dtype
     return *values.shape[:2], values.dim(), values.dtype
 
 
-def _parts(values: Tensor | Picked) -> tuple[Tensor, Tensor | None]:
+def _parts(values: Tensor | IndexedBatch) -> tuple[Tensor, Tensor | None]:
     """Rows one after the other in memory, and which of them are meant, unless it is all of them."""
-    if not isinstance(values, Picked):
+    if not isinstance(values, IndexedBatch):
         return values.contiguous(), None
     rows, index = values.source.contiguous(), values.index.contiguous()
     if rows.dim() != 2:

@@ -12,7 +12,7 @@ from gyroscope.distributed.protocol import EVERYBODY, ROUND, Message
 PLACES = 2
 
 
-class Outbox:
+class BroadcastBuffer:
     """Two places for messages. One is enough while every worker has received the parameters before the next are due;
     what a slow link still sends from stays as it is, and the next ones are written to the other place."""
 

@@ -46,7 +46,7 @@ _ALWAYS = 365 * 86400.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class LinkAddress:
     """Where the link is made, and for whom."""
 
     host: str
@@ -60,8 +60,8 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shelf:
-    """Memory shared with the server."""
+class SharedBuffers:
+    """RuleState shared with the server."""
 
     values: int
     """How many parameters there are."""
@@ -77,7 +77,7 @@ class Shelf:
     answer_values: int
 
 
-def main(place: Place, shelf: Shelf, pipe: Connection) -> None:
+def main(place: LinkAddress, shelf: SharedBuffers, pipe: Connection) -> None:
     """The life of a link's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's business
     torch.set_num_threads(1)  # it only passes on: more threads would spin beside those that compute
@@ -93,7 +93,7 @@ def _wait_for_a_core() -> None:
 
 
 class _Link:
-    def __init__(self, place: Place, shelf: Shelf, pipe: Connection) -> None:
+    def __init__(self, place: LinkAddress, shelf: SharedBuffers, pipe: Connection) -> None:
         self.place, self.shelf, self.pipe = place, shelf, pipe
         self.telling, self.opening, self.leaving = threading.Lock(), threading.Lock(), threading.Lock()
         self.open_step = NO_STEP

@@ -26,7 +26,7 @@ from gyroscope.runs.events import Events
 from gyroscope.runs.progress import Progress, Silent
 from gyroscope.runs.result import Result
 from gyroscope.simulation import tasks
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 HOST, PORT, DEADLINE, GRACE = "127.0.0.1", 29517, 10.0, 60.0
 _FORKED_FROM = "gyroscope.distributed.server.link_process"
@@ -34,7 +34,7 @@ _BACKLOG = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Terms:
+class ServerOptions:
     """Where workers come to, and how long they are waited for."""
 
     host: str = HOST
@@ -63,7 +63,7 @@ class Server:
     """Listens as soon as it is made, so that workers may come at any time; use it in a `with` block."""
 
     def __init__(
-        self, terms: Terms, progress: Progress | None = None, stop: Callable[[], bool] = lambda: False
+        self, terms: ServerOptions, progress: Progress | None = None, stop: Callable[[], bool] = lambda: False
     ) -> None:
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError("a server needs Linux or macOS: its links are processes of a kind that this system lacks")
@@ -128,7 +128,7 @@ class Server:
         return result
 
     def _hire(self, directory: Path) -> training.Hire:
-        def hire(config: Config, simulated: HonestWorkers) -> LinkedWorkers:
+        def hire(config: Config, simulated: SimulatedWorkers) -> LinkedWorkers:
             assert config.workers is not None and config.declared_byzantine is not None
             offer = Offer(
                 config,

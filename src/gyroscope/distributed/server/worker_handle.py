@@ -15,7 +15,7 @@ from gyroscope.distributed.protocol import NO_STEP, Message
 from gyroscope.distributed.server import link_process
 
 
-class Remote:
+class WorkerHandle:
     """The process that talks to the worker, and how things stand between them."""
 
     answers: tuple[Message, Message]
@@ -35,7 +35,7 @@ class Remote:
         self.asked, self.place = NO_STEP, 0
         """The step whose parameters the link was told to send and the worker has not answered, and where they lie."""
 
-    def start(self, place: link_process.Place, shelf: link_process.Shelf) -> None:
+    def start(self, place: link_process.LinkAddress, shelf: link_process.SharedBuffers) -> None:
         """A fresh process that waits for a worker."""
         first, second = shelf.answers
         self.answers = (

@@ -19,11 +19,11 @@ from gyroscope._core.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope._linalg.matrix import all_finite, copy_finite
 from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer, TCPStore, link_key
 from gyroscope.distributed.server import link_process
-from gyroscope.distributed.server.broadcast_buffer import PLACES, Outbox, shared
-from gyroscope.distributed.server.worker_handle import Remote
+from gyroscope.distributed.server.broadcast_buffer import PLACES, BroadcastBuffer, shared
+from gyroscope.distributed.server.worker_handle import WorkerHandle
 from gyroscope.runs import events
 from gyroscope.runs.events import Events
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 _SLICE_SECONDS = 0.2
 """How long to sleep at most before looking whether somebody asked to stop."""
@@ -46,7 +46,7 @@ class LinkedWorkers:
 
     def __init__(
         self,
-        simulated: HonestWorkers,
+        simulated: SimulatedWorkers,
         offer: Offer,
         store: TCPStore,
         address: tuple[str, int],
@@ -66,10 +66,10 @@ class LinkedWorkers:
         self.log, self.stop, self.remark, self.opened = log, stop, remark, opened
         self.session = secrets.token_hex(4)
         self._dimension = self.parameters.numel()
-        self._outbox = Outbox(self._dimension, self.parameters.dtype)
+        self._outbox = BroadcastBuffer(self._dimension, self.parameters.dtype)
         self._place = 0
         """Where in the outbox this round's parameters lie."""
-        self.links = [Remote(number) for number in range(self.count)]
+        self.links = [WorkerHandle(number) for number in range(self.count)]
         self._played = self._asked = NO_STEP
         self._into = self.parameters.new_empty(0, self._dimension)
         """The matrix of the round, whose rows are waited for."""
@@ -78,7 +78,7 @@ class LinkedWorkers:
         self._losses: dict[int, float] = {}
         # The links' pipes. (multiprocessing's wait() would make all of this anew for every message.)
         self._ears = select.poll()
-        self._speakers: dict[int, Remote] = {}
+        self._speakers: dict[int, WorkerHandle] = {}
         self._open = False
 
     # -- what a run asks of its workers -------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class LinkedWorkers:
 
     # -- the links ----------------------------------------------------------------------------------------------------
 
-    def _start(self, each: Remote) -> None:
+    def _start(self, each: WorkerHandle) -> None:
         """Begin a link's next generation, ready for whoever claims the worker's number."""
         # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
         # row that came before the link broke stays what it was.
@@ -256,16 +256,18 @@ class LinkedWorkers:
         generation = f"{self.session}.{each.count}"
         each.count += 1
         self.store.set(link_key(each.worker), "")  # until its process says that it is ready
-        place = link_process.Place(*self.address, each.worker, generation, self.grace, step)
-        shelf = link_process.Shelf(self._dimension, dtype, self._outbox.buffers, sent, known, (first, second), values)
+        place = link_process.LinkAddress(*self.address, each.worker, generation, self.grace, step)
+        shelf = link_process.SharedBuffers(
+            self._dimension, dtype, self._outbox.buffers, sent, known, (first, second), values
+        )
         each.start(place, shelf)
         assert each.pipe
         self._speakers[each.pipe.fileno()] = each
         self._ears.register(each.pipe.fileno(), select.POLLIN)
 
-    def _listen(self, seconds: float) -> list[tuple[Remote, dict[str, Any]]]:
+    def _listen(self, seconds: float) -> list[tuple[WorkerHandle, dict[str, Any]]]:
         """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
-        heard: list[tuple[Remote, dict[str, Any]]] = []
+        heard: list[tuple[WorkerHandle, dict[str, Any]]] = []
         for descriptor, _ in self._ears.poll(1000 * seconds):
             each = self._speakers[descriptor]
             assert each.pipe
@@ -278,7 +280,7 @@ class LinkedWorkers:
             heard.append((each, event))
         return heard
 
-    def _note(self, each: Remote, event: dict[str, Any]) -> None:
+    def _note(self, each: WorkerHandle, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "joined":
             each.linked = each.free = True
@@ -298,7 +300,7 @@ class LinkedWorkers:
             self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
             each.linked = False
 
-    def _look_at_row(self, each: Remote, event: dict[str, Any]) -> None:
+    def _look_at_row(self, each: WorkerHandle, event: dict[str, Any]) -> None:
         """Is it without NaN and inf; and what of it is to be remembered?
 
         A row of this round is copied into the matrix at once, while others are still on their way.
@@ -319,7 +321,7 @@ class LinkedWorkers:
             else:
                 each.keep()
 
-    def _replace(self, each: Remote) -> None:
+    def _replace(self, each: WorkerHandle) -> None:
         """The link's process has ended: start the next generation."""
         was_linked, process = each.linked, each.process
         assert each.pipe
@@ -335,7 +337,7 @@ class LinkedWorkers:
             self._tell(events.REJECTED if name == "SIGABRT" else events.LOST, each, detail)
         self._start(each)
 
-    def _tell(self, event: str, each: Remote, detail: str) -> None:
+    def _tell(self, event: str, each: WorkerHandle, detail: str) -> None:
         self.log.add(event, each.worker, detail, each.who)
 
     def missing(self) -> list[int]:

@@ -16,7 +16,7 @@ from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.setup import first_model
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data.splits import Split
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 def train(message: Message, context: Context) -> Message:
@@ -46,7 +46,7 @@ def load_task(spec: str, data_dir: str) -> tasks.Task:
     return tasks.parse(spec).load(data_dir or None, progress=False)
 
 
-class _Node(HonestWorkers):
+class _Node(SimulatedWorkers):
     """One worker by itself: it draws the batches that worker number `number` would draw among many."""
 
     def __init__(self, settings: Settings, number: int) -> None:

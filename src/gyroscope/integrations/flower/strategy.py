@@ -111,7 +111,7 @@ class RobustStrategy(Strategy):
         self._layout: Layout | None = None
         self._sent: Values | None = None
         self._memory: momentum.State = {}
-        self._rule_memory: rules.Memory = {}
+        self._rule_memory: rules.RuleState = {}
 
     def start(
         self,
@@ -270,7 +270,7 @@ class RobustStrategy(Strategy):
         rows = torch.full((self.n, len(start)), float("nan"), dtype=start.dtype)
         for seat, values in valid.items():
             torch.sub(values.vector, start, out=rows[seat])
-        context = rules.Context(server_round - 1, self._seed, self._rule_memory)
+        context = rules.RuleContext(server_round - 1, self._seed, self._rule_memory)
         aggregate, rule_memory = self.rule.step(rows, self.f, context)
         memory = self._memory or self.placement.init(rows)
         direction, memory = self.placement.after(aggregate.vector, memory)

@@ -11,13 +11,13 @@ from torch import Tensor
 from gyroscope import attacks
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks import Drop, View, nested
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks import AttackContext, Drop, nested
 from gyroscope.research.asynchronous.config import AsyncConfig
 from gyroscope.research.asynchronous.placement import Placement
 from gyroscope.rules import Aggregate, Rule
 from gyroscope.simulation.byzantine_gradients import as_it_was, flip
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,7 +65,7 @@ class OwnWork:
     taken to send the same. Nothing here changes the run: neither the model nor anybody's randomness.
     """
 
-    def __init__(self, config: AsyncConfig, honest: HonestWorkers, place: str) -> None:
+    def __init__(self, config: AsyncConfig, honest: SimulatedWorkers, place: str) -> None:
         assert config.workers is not None and config.mu is not None
         self.honest, self.f = honest, config.byzantine
         nesterov = config.nesterov and place == "workers"
@@ -73,7 +73,7 @@ class OwnWork:
             flipped: Placement(place, honest.parameters, config.workers, config.mu, nesterov)
             for flipped in (False, True)
         }
-        self._workers: dict[bool, HonestWorkers] = {}
+        self._workers: dict[bool, SimulatedWorkers] = {}
         self._last: dict[bool, dict[int, Tensor]] = {False: {}, True: {}}
 
     def at(self, turn: Turn) -> Callable[[bool], Tensor]:
@@ -113,7 +113,7 @@ class Adversary:
     honest worker has sent anything, they are silent.
     """
 
-    def __init__(self, config: AsyncConfig, honest: HonestWorkers, place: str) -> None:
+    def __init__(self, config: AsyncConfig, honest: SimulatedWorkers, place: str) -> None:
         assert config.declared_byzantine is not None
         self.attack = attacks.parse(config.attack)
         self.f, self.declared_f, self.seed, self.place = config.byzantine, config.declared_byzantine, config.seed, place
@@ -121,7 +121,7 @@ class Adversary:
         self._drops = any(isinstance(part, Drop) for part in nested.parts(self.attack))
         self._rows = honest.parameters.new_zeros(honest.count, honest.parameters.numel())
         self._known = torch.zeros(honest.count, dtype=torch.bool)
-        self._described: Described | None = None
+        self._described: CachedMoments | None = None
         self._notes: dict[str, Tensor] = {}
 
     def overhear(self, worker: int, vector: Tensor) -> None:
@@ -135,17 +135,17 @@ class Adversary:
         if not bool(self._known.any()):
             return None
         if self._described is None:
-            self._described = Described(self._rows if bool(self._known.all()) else self._rows[self._known])
-        view = View(
+            self._described = CachedMoments(self._rows if bool(self._known.all()) else self._rows[self._known])
+        view = AttackContext(
             rule=NoRule(),
             declared_f=self.declared_f,
             generator=random_streams.generator(self.seed, "attack", turn.number),
             step=turn.step,
             parameters=turn.parameters.clone(),  # the adversary sees the parameters but cannot write them
-            placement=self.place,
-            memory=self._notes,
-            honest=self._described,
-            own=self.own.at(turn),
+            momentum=self.place,
+            state=self._notes,
+            moments=self._described,
+            compute_gradients=self.own.at(turn),
         )
         row = self.attack(self._described.rows, self.f, view)[turn.liar].clone()
         # In a round a row of NaN stands for a worker that is missing. Here who is missing sends nothing.

@@ -11,16 +11,16 @@ from gyroscope.research.asynchronous.dampening import Dampening
 from gyroscope.research.asynchronous.filters import Arrival, Filter, Verdict
 from gyroscope.research.asynchronous.placement import Direction, Placement
 from gyroscope.runs.schedule import Schedule
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
-class Crew:
+class AsyncWorkers:
     """The honest workers, each by itself: worker i's k-th gradient is the one that it would have at step k of a round.
 
     What it is computed on is the model at that moment; the batch depends on (seed, i, k) alone.
     """
 
-    def __init__(self, honest: HonestWorkers) -> None:
+    def __init__(self, honest: SimulatedWorkers) -> None:
         self.members = [honest.alone(worker) for worker in range(honest.count)]
 
     def gradient(self, worker: int, count: int) -> tuple[float, Tensor]:

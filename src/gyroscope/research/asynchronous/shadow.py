@@ -22,7 +22,7 @@ def other_order(placement: str) -> str:
     return "none" if placement == "workers" else "workers"
 
 
-class Shadow:
+class CounterfactualFilter:
     """Judges what it is told of, and changes nothing."""
 
     def __init__(

@@ -21,8 +21,8 @@ from gyroscope.research.asynchronous.adversary import Adversary, Turn
 from gyroscope.research.asynchronous.config import AsyncConfig
 from gyroscope.research.asynchronous.filters import Arrival
 from gyroscope.research.asynchronous.placement import Placement
-from gyroscope.research.asynchronous.players import Crew, Server
-from gyroscope.research.asynchronous.shadow import Shadow, other_order
+from gyroscope.research.asynchronous.players import AsyncWorkers, Server
+from gyroscope.research.asynchronous.shadow import CounterfactualFilter, other_order
 from gyroscope.research.asynchronous.tables import AsyncRunDirectory, Row, arrival_row, metric_row, share_row
 from gyroscope.runs import run_dir, setup
 from gyroscope.runs.config import NO_ATTACK
@@ -33,7 +33,7 @@ from gyroscope.runs.training import load_task
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data.splits import Split
 from gyroscope.simulation.evaluation import evaluate
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 if TYPE_CHECKING:
     import pandas
@@ -105,7 +105,7 @@ class AsyncRun:
         self.model, self.parameters = honest.model, honest.parameters
         self.test = Split.of(task.test).to(self.parameters.device)
         self.honest = honest.count
-        self.crew = Crew(honest)
+        self.crew = AsyncWorkers(honest)
         self.placement = Placement(config.momentum, self.parameters, config.workers, config.mu, config.nesterov)
         self.adversary = self._adversary(honest, config.momentum)
         self.schedule = Schedule.parse(config.lr)
@@ -119,10 +119,10 @@ class AsyncRun:
             dampening.parse(config.dampening),
             self.schedule,
         )
-        self.shadow: Shadow | None = None
+        self.shadow: CounterfactualFilter | None = None
         if config.compare_orders:
             other = self._adversary(honest, other_order(config.momentum))
-            self.shadow = Shadow(config, chosen, self.parameters, other)
+            self.shadow = CounterfactualFilter(config, chosen, self.parameters, other)
         self.pace = config.pace()
         self.queue = events.plan(self.pace)
         self.busy: dict[int, _Fetched] = {}
@@ -132,7 +132,7 @@ class AsyncRun:
         self.tables: dict[str, list[Row]] = {table: [] for table in TABLES}
         self._round: list[Row] = []
 
-    def _adversary(self, honest: HonestWorkers, place: str) -> Adversary | None:
+    def _adversary(self, honest: SimulatedWorkers, place: str) -> Adversary | None:
         return None if self.config.attack == NO_ATTACK else Adversary(self.config, honest, place)
 
     def go(self, directory: AsyncRunDirectory | None, progress: Progress, stop: Callable[[], bool]) -> AsyncResult:

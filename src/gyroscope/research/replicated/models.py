@@ -11,8 +11,8 @@ from torch import Tensor
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import order_statistics
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks import Attack, View
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks import Attack, AttackContext
 from gyroscope.research.replicated import quorums
 from gyroscope.rules import Median
 
@@ -29,7 +29,7 @@ class Replication:
     server_quorum: int
     worker_quorum: int
     attack: Attack | None = None
-    """On models: see `Post`."""
+    """On models: see `ModelExchange`."""
     exchange_every: int = 1
 
     @property
@@ -41,7 +41,7 @@ Notes = MutableMapping[str, dict[str, Tensor]]
 """The adversary's, by phase and receiver."""
 
 
-class Post:
+class ModelExchange:
     """The models that the servers send in one phase of a step: to the workers, or to each other.
 
     Byzantine servers are heard by everyone: their messages always arrive in time. They do with the honest servers'
@@ -56,7 +56,7 @@ class Post:
     ) -> None:
         self.phase, self.step, self.seed = phase, step, seed
         self.models, self.before, self.replication, self.notes = models, before, replication, notes
-        self.updates = Described(models - before) if replication.byzantine else None
+        self.updates = CachedMoments(models - before) if replication.byzantine else None
 
     def medians(self, receivers: int) -> Tensor:
         """(receivers, d): what each of them takes for the model. Servers are receivers who also hear themselves."""
@@ -90,15 +90,15 @@ class Post:
     def _lies(self, receiver: int, receivers: int) -> Tensor:
         replication = self.replication
         assert replication.attack is not None and self.updates is not None
-        view = View(
+        view = AttackContext(
             rule=Median(even="mean"),
             declared_f=replication.declared_f,
             generator=random_streams.generator(self.seed, f"server attack, {self.phase}", self.step),
             step=self.step,
             parameters=self.before.clone(),
-            memory=self.notes.setdefault(f"{self.phase}/{receiver}", {}),
-            honest=self.updates,
-            own=_no_data,
+            state=self.notes.setdefault(f"{self.phase}/{receiver}", {}),
+            moments=self.updates,
+            compute_gradients=_no_data,
             server=receiver,
             servers=receivers,
         )

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gyroscope._core import random_streams
 from gyroscope._core.clock import UNTIMED, Clock
-from gyroscope._linalg.moments import Described
-from gyroscope.attacks import View
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks import AttackContext
 from gyroscope.research.replicated import drift, quorums
-from gyroscope.research.replicated.models import Post, median
+from gyroscope.research.replicated.models import ModelExchange, median
 from gyroscope.research.replicated.servers import Servers
-from gyroscope.rules import Aggregate, Context
+from gyroscope.rules import Aggregate, RuleContext
 from gyroscope.simulation.round import Players, Round, Table
 
 Own = Callable[[bool], Tensor]
@@ -33,8 +33,8 @@ def play(players: Players, table: Table, servers: Servers, step: int, clock: Clo
     losses = _sample(players, table, servers, step, clock)
     sent, table.state = placement.before(table.sampled, table.state, out=table.honest)
     clock.lap("momentum")
-    of_sent = Described(sent)
-    of_sampled = of_sent if sent is table.sampled else Described(table.sampled)
+    of_sent = CachedMoments(sent)
+    of_sampled = of_sent if sent is table.sampled else CachedMoments(table.sampled)
     own = None
     if players.own:  # computed when an attack asks: at what someone takes for the model who hears all honest servers
         players.workers.parameters.copy_(median(servers.models))
@@ -52,7 +52,7 @@ def play(players: Players, table: Table, servers: Servers, step: int, clock: Clo
         directions.append(direction)
     updated, exchanged = servers.models, None
     if (step + 1) % replication.exchange_every == 0:
-        post = Post("servers", step, players.seed, updated, servers.before, replication, servers.server_notes)
+        post = ModelExchange("servers", step, players.seed, updated, servers.before, replication, servers.server_notes)
         exchanged = post.medians(replication.honest)
         servers.models = exchanged
     players.workers.parameters.copy_(servers.models[0])
@@ -65,7 +65,7 @@ def play(players: Players, table: Table, servers: Servers, step: int, clock: Clo
 def _sample(players: Players, table: Table, servers: Servers, step: int, clock: Clock) -> Tensor:
     """The workers' losses; their gradients are written into the table, each at the median of the models it heard."""
     parameters, workers = players.workers.parameters, servers.workers
-    post = Post(
+    post = ModelExchange(
         "workers", step, players.seed, servers.models, servers.before, servers.replication, servers.server_notes
     )
     models = post.medians(workers.count)
@@ -81,10 +81,10 @@ def _sample(players: Players, table: Table, servers: Servers, step: int, clock: 
 
 
 def _aggregate(
-    players: Players, servers: Servers, server: int, honest: Described, own: Own | None, step: int, clock: Clock
+    players: Players, servers: Servers, server: int, honest: CachedMoments, own: Own | None, step: int, clock: Clock
 ) -> tuple[Aggregate, Tensor]:
     """(what the server's rule makes of the rows in its quorum, what the Byzantine workers sent to this server)."""
-    context = Context(step, players.seed, servers.memories[server])
+    context = RuleContext(step, players.seed, servers.memories[server])
     attack = _attack_rows(players, servers, server, honest, own, context)
     clock.lap("attack")
     h = len(honest.rows)
@@ -102,22 +102,22 @@ def _aggregate(
 
 
 def _attack_rows(
-    players: Players, servers: Servers, server: int, honest: Described, own: Own | None, context: Context
+    players: Players, servers: Servers, server: int, honest: CachedMoments, own: Own | None, context: RuleContext
 ) -> Tensor:
     """What the Byzantine workers send to this server. They see all honest rows, and equivocate if the attack does."""
     if players.attack is None:
         return honest.rows[:0]
-    view = View(
+    view = AttackContext(
         rule=players.rule,
         declared_f=players.declared_f,
         generator=random_streams.generator(players.seed, "attack", context.step),
         step=context.step,
         parameters=servers.models[server].clone(),
-        placement=players.placement.name,
-        context=context,
-        memory=servers.worker_notes.setdefault(str(server), {}),
-        honest=honest,
-        own=own,
+        momentum=players.placement.name,
+        rule_context=context,
+        state=servers.worker_notes.setdefault(str(server), {}),
+        moments=honest,
+        compute_gradients=own,
         server=server,
         servers=servers.replication.servers,
     )

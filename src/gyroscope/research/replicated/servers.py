@@ -11,9 +11,9 @@ from torch import Tensor
 from gyroscope.momentum import State
 from gyroscope.research.replicated import drift
 from gyroscope.research.replicated.models import Notes, Replication
-from gyroscope.rules import Memory
+from gyroscope.rules import RuleState
 from gyroscope.simulation.round import Players, Table
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 class Servers:
@@ -22,7 +22,7 @@ class Servers:
     All begin with the same one. A run's parameters, which are evaluated, are those of server 0.
     """
 
-    def __init__(self, players: Players, table: Table, workers: HonestWorkers, replication: Replication) -> None:
+    def __init__(self, players: Players, table: Table, workers: SimulatedWorkers, replication: Replication) -> None:
         self.replication = replication
         self.workers = workers
         honest, parameters = replication.honest, players.workers.parameters
@@ -31,7 +31,7 @@ class Servers:
         """The mean honest model one step ago: what the Byzantine servers' updates are taken from."""
         # A server's slot comes after the rule: what the placement keeps of workers' rows is the workers' own.
         self.states: list[State] = [players.placement.init(table.honest[:1]) for _ in range(honest)]
-        self.memories: list[Memory] = [{} for _ in range(honest)]
+        self.memories: list[RuleState] = [{} for _ in range(honest)]
         self.worker_notes: Notes = {}
         self.server_notes: Notes = {}
         self.drift: drift.Row = {}

@@ -8,11 +8,11 @@ from gyroscope.research.replicated.models import Replication
 from gyroscope.research.replicated.servers import Servers
 from gyroscope.runs.config import NO_ATTACK, Config
 from gyroscope.simulation.round import Players, Table
-from gyroscope.simulation.workers import HonestWorkers
+from gyroscope.simulation.workers import SimulatedWorkers
 
 
 def servers_of(
-    config: Config, players: Players, table: Table, workers: HonestWorkers, hired: bool = False
+    config: Config, players: Players, table: Table, workers: SimulatedWorkers, hired: bool = False
 ) -> Servers | None:
     """The servers of a resolved configuration; None for a single one, which needs none of this.
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gyroscope._linalg import blockwise
-from gyroscope.rules.base import Context, Property
+from gyroscope.rules.base import Property, RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 from gyroscope.rules.pre.clip import shortened
 
@@ -37,7 +37,7 @@ class Arc(Preaggregation):
     def min_workers(self, f: int, rows_needed: int = 1) -> int:
         return max(2 * f + 1, rows_needed)
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         n = rows.shape[0]
         lengths = blockwise.squared_lengths(rows).sqrt_()
         k = 2 * f * (n - f) // n

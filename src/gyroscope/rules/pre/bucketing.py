@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope.rules.base import Context, Property
+from gyroscope.rules.base import Property, RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
 
 
@@ -59,7 +59,7 @@ class Bucketing(Preaggregation):
     def milder(self) -> list[Bucketing]:
         return [Bucketing(s) for s in range(self.s - 1, 1, -1)]
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         n = rows.shape[0]
         order = torch.randperm(n, generator=context.generator("buckets")).to(rows.device)
         buckets = torch.split(order, self.s)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise
-from gyroscope.rules.base import Context, Property
+from gyroscope.rules.base import Property, RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 
 
@@ -49,7 +49,7 @@ class Clip(Preaggregation):
         if not number or not 0 < self.norm < math.inf:
             raise ConfigError(f"Clip's norm must be a positive, finite number, got {self.norm!r}")
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         lengths = blockwise.squared_lengths(rows).sqrt_()
         limit = torch.full_like(lengths, float(self.norm))
         return Prepared(shortened(rows, lengths, limit), own_shares(rows))

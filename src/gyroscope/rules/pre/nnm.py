@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg import blockwise, matrix
-from gyroscope.rules.base import Context
+from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
 
 
@@ -38,7 +38,7 @@ class Nnm(Preaggregation):
     def min_workers(self, f: int, rows_needed: int = 1) -> int:
         return max(2 * f + 1, rows_needed)
 
-    def prepare(self, rows: Tensor, f: int, context: Context) -> Prepared:
+    def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         return self.mix(rows, f, matrix.squared_distances(rows))
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:

@@ -105,7 +105,7 @@ def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, st
 @helper
 def _in_next_block(part: int, n: int, row: int) -> tuple[int, int]:
     """What to ask for when this part of a block of n rows comes to this row: the row and, from the part on, the
-    columns. Together they are the whole next block, in order."""
+    columns. BatchedGradients they are the whole next block, in order."""
     number = part * n + row
     return number // _LINES, (_LINES - part + number % _LINES) * WIDE
 
