@@ -302,7 +302,7 @@ def test_drop_sends_nothing_or_by_chance_what_it_should() -> None:
     assert bool(send(Drop(), honest, 2).isnan().all())
     missing = torch.stack([send(Drop(chance=0.3), honest, 5, seed=seed).isnan().all(dim=1) for seed in range(200)])
     assert float(missing.double().mean()) == pytest.approx(0.3, abs=0.05)
-    own = view_of(honest, 5).own_rows()
+    own = view_of(honest, 5).own_gradients()
     rows = send(Drop(chance=0.3), honest, 5, seed=1)
     assert torch.equal(rows[~rows.isnan().any(dim=1)], own[~rows.isnan().any(dim=1)])
 
@@ -311,7 +311,7 @@ def test_alternate_is_honest_and_byzantine_in_turn() -> None:
     honest = normal(5, 4, seed=1)
     for step in range(12):
         rows = send(Alternate(SignFlip(), period=3), honest, 2, step=step)
-        own = view_of(honest, 2, step=step).own_rows()
+        own = view_of(honest, 2, step=step).own_gradients()
         assert torch.equal(rows, send(SignFlip(), honest, 2) if step % 6 >= 3 else own)
 
 
