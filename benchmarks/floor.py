@@ -17,12 +17,12 @@ from benchmarks.results import Line
 from benchmarks.timing import spread
 from gyroscope._core.clock import Stopwatch
 from gyroscope._linalg import _kernels
+from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.config import Config
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.training import Run
 from gyroscope.simulation import tasks
 from gyroscope.simulation.evaluation import evaluate
-from gyroscope.simulation.metrics import Number
 
 SIDE = 1024
 """The square product that the sgemm rate is measured with: large enough to be fast, small enough to be quick."""
@@ -42,18 +42,21 @@ def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
     threads = torch.get_num_threads()
     run = Run(MNIST.resolve(task), task)
     in_round, in_evaluation = products(run)
-    evaluations = 1 + -(-run.steps // run.evaluate_every)
-    operations = in_round.operations * run.steps + in_evaluation.operations * evaluations
+    evaluations = 1 + -(-run.config.steps // run.config.evaluate_every)
+    operations = in_round.operations * run.config.steps + in_evaluation.operations * evaluations
     clock = Stopwatch()
     beside = _Beside(clock, in_round, in_evaluation)
-    with tempfile.TemporaryDirectory() as folder, RunDirectory.create(Path(folder) / "run", run.config) as directory:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RunDirectory.create(Path(folder) / "run", run.config, run.columns(run.config)) as directory,
+    ):
         begin = time.perf_counter()
-        run.go(directory, beside, lambda: False, tensorboard=False, clock=clock)
+        run.go(directory, beside, lambda: False, clock)
         seconds = time.perf_counter() - begin - beside.aside
     torch.set_num_threads(threads)
     rate = spread([2.0 * SIDE**3 / value for value in beside.square])
     floor = operations / rate.middle
-    alone = run.steps * spread(beside.round).middle + evaluations * spread(beside.evaluation).middle
+    alone = run.config.steps * spread(beside.round).middle + evaluations * spread(beside.evaluation).middle
     name = "MNIST run, krum, little, f = 12, one thread"
     return [
         Line("training", f"{name} / its {operations / 1e9:.0f} GFLOP at the sgemm rate", None, None, seconds / floor,
@@ -69,7 +72,7 @@ def products(run: Run) -> tuple[_Products, _Products]:
     """All matrix products of a round's gradients, and of an evaluation, as torch would do them."""
     with _kernels.switched_off():
         with _Products() as in_round:
-            run.players.workers.sample(0)
+            run.round_config.workers.sample(0)
         with _Products() as in_evaluation:
             evaluate(run.model, run.test)
     return in_round, in_evaluation
@@ -129,7 +132,7 @@ def cifar10_rounds(task: tasks.Task, rounds: int = 2) -> tuple[list[Line], Stopw
     ], clock  # fmt: skip
 
 
-class _Beside:
+class _Beside(Callback):
     """Times products between rounds, and how long that took in all: a noisy machine slows run and yardstick alike."""
 
     def __init__(self, clock: Stopwatch, in_round: _Products, in_evaluation: _Products) -> None:
@@ -140,7 +143,7 @@ class _Beside:
         self.aside = 0.0
         self.left, self.right, self.out = (torch.randn(SIDE, SIDE) for _ in range(3))
 
-    def step(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         if int(row["step"] or 0) % BESIDE:
             return
         begin = time.perf_counter()
@@ -153,7 +156,3 @@ class _Beside:
         self.evaluation.append(self.in_evaluation.again())
         self.aside += time.perf_counter() - begin
         self.clock.start()
-
-    def begin(self, title: str, step: int, steps: int) -> None: ...
-    def evaluated(self, step: int, accuracy: float) -> None: ...
-    def end(self) -> None: ...

@@ -20,9 +20,8 @@ from gyroscope._core.clock import Stopwatch
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed.protocol import TCPStore
 from gyroscope.distributed.server.parameter_server import Server, ServerOptions
+from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.config import Config
-from gyroscope.runs.progress import Silent
-from gyroscope.simulation.metrics import Number
 from gyroscope.simulation.tasks import Task
 
 WORKERS = 4
@@ -34,7 +33,7 @@ others are on their way, and a transfer that waits for the scheduler (with more 
 counts with those that do not."""
 _WARM_UP = 5
 _LEAST, _MOST = 10, 2000
-_TERMS = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
+_OPTIONS = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
 
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
 
@@ -87,7 +86,7 @@ def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: 
     config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
                     steps=never, evaluate_every=never, checkpoint_every=never, threads=1,
                     measure_every=measure_every)  # fmt: skip
-    with Server(_TERMS, beside, beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
+    with Server(_OPTIONS, [beside], beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
         beside.settled = lambda: _rows_have_come(server)
         result = server.train(config, out, task=task, clock=clock)
         server.end()
@@ -124,7 +123,7 @@ class _Bare:
             work.wait(PATIENCE)
 
 
-class _Beside(Silent):
+class _Beside(Callback):
     """Told of every round, it times the bare transfer and the rule in turn with the rounds, some `together`."""
 
     def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch, together: int) -> None:
@@ -136,7 +135,7 @@ class _Beside(Silent):
         self.settled: Timed = lambda: None
         self.begun = self.end_of_pass = time.perf_counter()
 
-    def step(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         self.rounds += 1
         if self.rounds % self.together:
             return

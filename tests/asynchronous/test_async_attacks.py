@@ -15,7 +15,7 @@ from gyroscope._linalg import matrix
 from gyroscope.attacks import ATTACKS, nested
 from gyroscope.research.asynchronous import AsyncConfig
 from gyroscope.research.asynchronous.adversary import NoRule
-from gyroscope.research.asynchronous.events import Pace
+from gyroscope.research.asynchronous.timing import Pace
 from gyroscope.runs import run_dir, setup
 from gyroscope.runs.config import Config
 from gyroscope.simulation.workers import SimulatedWorkers

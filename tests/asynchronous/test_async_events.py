@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope.research.asynchronous.events import ARRIVE, FETCH, Event, Pace, Queue, plan, speeds
+from gyroscope.research.asynchronous.timing import ARRIVE, FETCH, Event, Pace, Queue, plan, speeds
 
 
 @given(st.lists(st.tuples(st.floats(0, 3), st.sampled_from([ARRIVE, FETCH]), st.integers(0, 4)), max_size=30))

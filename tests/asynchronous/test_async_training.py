@@ -16,7 +16,7 @@ from gyroscope._core.errors import ConfigError, InfeasibleError, RunDirectoryErr
 from gyroscope._linalg import matrix
 from gyroscope.cli import main
 from gyroscope.research.asynchronous import AsyncConfig, train
-from gyroscope.research.asynchronous.placement import Accumulator
+from gyroscope.research.asynchronous.async_placement import Accumulator
 from gyroscope.runs import run_dir, setup
 from gyroscope.simulation.data.splits import Split
 from gyroscope.simulation.workers import SimulatedWorkers

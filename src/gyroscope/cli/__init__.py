@@ -10,8 +10,8 @@ from typing import TextIO
 
 from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
+from gyroscope._core.registry import installed
 from gyroscope.cli import bench, demo, flower, list_names, report, reproduce, serve, shards, sweep, train, work
-from gyroscope.research.asynchronous import command as asynchronous
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,19 +59,11 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (
-        demo,
-        train,
-        list_names,
-        shards,
-        reproduce,
-        sweep,
-        report,
-        serve,
-        work,
-        asynchronous,
-        flower,
-        bench,
-    ):
+    for command in (demo, train, list_names, shards, reproduce, sweep, report, serve, work, flower, bench):
         command.add(commands)
+    for _, point in sorted(installed("command").items()):  # those of research, and of other packages
+        try:
+            point.load().add(commands)
+        except Exception as problem:
+            warnings.warn(f"the command {point.name!r} of {point.value} cannot be added: {problem}", stacklevel=1)
     return top

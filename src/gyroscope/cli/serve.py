@@ -101,23 +101,21 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace, launch: bool) -> int:
     from gyroscope.distributed.server.parameter_server import Server, ServerOptions
-    from gyroscope.runs import progress
 
     resuming = train.resuming(options)
-    terms = ServerOptions(options.host, options.port, options.deadline, options.grace)
+    where = ServerOptions(options.host, options.port, options.deadline, options.grace)
     quiet = hasattr(options, "quiet")
     if resuming:
         from gyroscope.runs.run_dir import RunDirectory
 
-        with RunDirectory.reopen(options.resume) as directory:
-            config = directory.config.resolve()
+        config = RunDirectory.read_config(options.resume).resolve()
     else:
         config, out, overwrite = train.configuration(options)
         config = config.resolve()
         if launch and config.threads is None:
             config = dataclasses.replace(config, threads=_threads_each(config))
-    with train.Interruption() as interruption, Server(terms, progress.choose(quiet), interruption) as server:
-        count = (config.workers or 0) - config.byzantine
+    with train.Interruption() as interruption, Server(where, train.shown(options), interruption) as server:
+        count = config.workers - config.byzantine
         if not quiet and not launch:
             join = f"gyroscope work {server.host}:{server.port} --number K"
             print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)

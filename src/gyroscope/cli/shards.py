@@ -42,7 +42,6 @@ def _shards(options: argparse.Namespace) -> int:
     config = Config(
         task=options.task, shards=options.shards, workers=options.workers, seed=options.seed, data_dir=options.data_dir
     ).resolve()
-    assert config.workers is not None
     targets = Split.of(training.load_task(config, progress=True).train).targets
     dealt = shards.parse(config.shards).deal(targets, config.workers, config.seed)
     if dealt is None:

@@ -10,6 +10,7 @@ from gyroscope._core import registry
 from gyroscope._core.errors import UnknownNameError
 from gyroscope._core.sanitize import shortened
 from gyroscope.runs.defences import DEFENCES
+from gyroscope.runs.variants import variants
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
 
@@ -36,7 +37,9 @@ def listing(what: str) -> Listing:
     if what == "attacks":
         return _header(), [_line(attack) for attack in attacks.ATTACKS.values()] + _installed("attack")
     if what == "placements":
-        return _header(), [_line(placement) for placement in momentum.PLACEMENTS.values()]
+        placements = [*momentum.PLACEMENTS.values()]
+        placements += [kind for variant in variants() for kind in variant.extra_placements().values()]
+        return ["name", "what", "from"], [[kind.name, kind.summary, kind.paper] for kind in placements]
     if what == "shardings":
         return _header(), [_line(sharding) for sharding in shards.SHARDINGS.values()] + _installed("sharding")
     if what == "tasks":

@@ -71,7 +71,7 @@ def add_files(command: argparse.ArgumentParser) -> None:
 def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None = None) -> None:
     """An option for every field of a configuration, or of another `kind` of it."""
     groups: dict[str, Any] = {}
-    for field in _fields(kind):
+    for field in fields_of(kind):
         title = field.metadata["group"]
         group = groups.setdefault(title, None) or command.add_argument_group(title)
         groups[title] = group
@@ -81,11 +81,15 @@ def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None =
                                "what has lost least so far (see `gyroscope list defences`)")  # fmt: skip
 
 
-def _fields(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
+def fields_of(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the fields of a kind of configuration; without one, those of `Config` and of all its variants."""
     from gyroscope.runs.config import Config
+    from gyroscope.runs.variants import variants
 
-    kind = kind or Config
-    yield from (field for field in dataclasses.fields(kind) if field.name not in kind.inapplicable)
+    yield from dataclasses.fields(kind or Config)
+    if kind is None:
+        for variant in variants():
+            yield from variant.extra_fields().values()
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -102,22 +106,37 @@ def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
 
 def _train(options: argparse.Namespace) -> int:
     from gyroscope._core import clock
-    from gyroscope.runs import progress, training
+    from gyroscope.runs import training
 
-    shown = progress.choose(hasattr(options, "quiet"))
+    callbacks = shown(options)
     board = hasattr(options, "tensorboard")
     watch = clock.Stopwatch() if hasattr(options, "profile") else clock.UNTIMED
     with Interruption() as interruption:
         if resuming(options):
-            result = training.resume(options.resume, progress=shown, stop=interruption, tensorboard=board, clock=watch)
+            result = training.resume(
+                options.resume, callbacks=callbacks, stop=interruption, tensorboard=board, clock=watch
+            )
         else:
             config, out, overwrite = configuration(options)
             result = training.train(
-                config, out=out, overwrite=overwrite, progress=shown, stop=interruption, tensorboard=board, clock=watch
+                config,
+                out=out,
+                overwrite=overwrite,
+                callbacks=callbacks,
+                stop=interruption,
+                tensorboard=board,
+                clock=watch,
             )
     if isinstance(watch, clock.Stopwatch):
         print(watch)
     return conclude(result)
+
+
+def shown(options: argparse.Namespace) -> list[Any]:
+    """Return the callbacks that show a run's progress: none with --quiet."""
+    from gyroscope.runs import progress
+
+    return [] if hasattr(options, "quiet") else [progress.choose()]
 
 
 def resuming(options: argparse.Namespace) -> bool:
@@ -139,9 +158,9 @@ def configuration(options: argparse.Namespace, kind: type[Any] | None = None) ->
     """What is to be run, where it is to be written, and whether it may replace what is there."""
     from gyroscope.runs.config import Config
 
-    kind = kind or Config
-    config = kind.load(options.config) if hasattr(options, "config") else kind()
-    config = dataclasses.replace(config, **_defended(options), **_given(options, kind))
+    chosen = kind or Config
+    written = dataclasses.asdict(chosen.load(options.config)) if hasattr(options, "config") else {}
+    config = chosen.from_mapping({**written, **_defended(options), **_given(options, kind)})
     if getattr(options, "trusted", 0) > 0:
         _check_trusted(config)
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
@@ -177,19 +196,17 @@ def _defended(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[str, Any]:
-    return {field.name: getattr(options, field.name) for field in _fields(kind) if hasattr(options, field.name)}
+    return {field.name: getattr(options, field.name) for field in fields_of(kind) if hasattr(options, field.name)}
 
 
 def _fresh_directory(config: Any) -> Path:
     """A directory that says what is in it and does not exist yet."""
-    several = [f"servers_{config.servers}", config.server_attack] if config.servers > 1 else []
     parts = [
         config.task,
-        config.gate,
+        config.aggregation,
         config.attack,
         f"f_{config.byzantine}",
         config.momentum,
-        *several,
         *(f"{name}_{value}" for name, value in config.unusual().items()),
         f"seed_{config.seed}",
     ]

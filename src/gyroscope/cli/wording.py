@@ -7,7 +7,6 @@ they become options.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 
 
@@ -23,9 +22,9 @@ def reworded(message: str) -> str:
     A name of several words can mean nothing else. One of a single word (`workers`) is an ordinary word, too, and means
     the field only where something is said about its value.
     """
-    from gyroscope.runs.config import Config
+    from gyroscope.cli.train import fields_of
 
-    names = [field.name for field in dataclasses.fields(Config)]
+    names = [field.name for field in fields_of()]
     one, several = "|".join(names), "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
     for pattern in (
         rf"(?<![\w.'\"/\\-])({one}) =(?= )",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError, LinkError
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import ResolvedConfig
 
 if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
     from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
@@ -34,7 +34,7 @@ else:
 
 __all__ = ["PrefixStore", "TCPStore"]  # for the others, who need them under these names
 
-VERSION = 2
+VERSION = 3
 """Of these messages and keys: both sides must have the same."""
 
 WELCOME, ROUND, PING, END, ANSWER = range(5)
@@ -164,7 +164,7 @@ def claim_key(worker: int, generation: str) -> str:
 class Offer:
     """What a worker needs to know before it joins."""
 
-    config: Config
+    config: ResolvedConfig
     count: int
     """Workers are numbered from 0 to count - 1."""
     dimension: int
@@ -183,7 +183,8 @@ class Offer:
 
         # The folder and the device are the server's own: a worker has its own.
         config = dataclasses.replace(self.config, data_dir=None, device="cpu", checkpoint_every=None)
-        values = {key: value for key, value in dataclasses.asdict(config).items() if value is not None}
+        known = {field.name: getattr(config, field.name) for field in dataclasses.fields(ResolvedConfig)}
+        values = {name: value for name, value in known.items() if value is not None}
         link = {
             "protocol": VERSION,
             "version": __version__,
@@ -213,6 +214,7 @@ class Offer:
                 f"gyroscope {__version__} and speaks {VERSION}: install the same version on both"
             )
         try:
-            return cls(Config.from_mapping(config), count, dimension, dtype, deadline)
+            # Not resolved here: to resolve a spec may import what it names, at the word of whoever sent the offer.
+            return cls(ResolvedConfig(**config), count, dimension, dtype, deadline)
         except (GyroscopeError, TypeError) as problem:
             raise LinkError(f"the server's configuration cannot be used: {problem}") from problem

@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gyroscope import momentum as placements
-from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
 from gyroscope.distributed.collectives import Exchange
-from gyroscope.rules import Rule, RuleContext, RuleState
+from gyroscope.distributed.sharded_aggregator import ShardedAggregator
+from gyroscope.momentum import BASIC_PLACEMENTS, WorkerMomentum, check_placement
+from gyroscope.rules import Rule
 
 
 class RobustSGD(torch.optim.Optimizer):
@@ -88,17 +88,16 @@ class RobustSGD(torch.optim.Optimizer):
         process_group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
+        check_placement(momentum, mu, nesterov, BASIC_PLACEMENTS)
         self._exchange = Exchange(process_group)
-        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
-        self.rule.check_feasible(self._exchange.n, f)
-        rules.refuse_trusted(self.rule, "RobustSGD")
-        self.f, self.seed = f, seed
-        self._steps = 0
-        self._rule_memory: RuleState = {}
+        self._aggregator = ShardedAggregator(
+            self._exchange, rule, f, momentum=momentum, mu=mu, nesterov=nesterov, seed=seed
+        )
+        self._worker_momentum = WorkerMomentum(mu, nesterov=nesterov) if momentum == "workers" else None
+        self._settings = f"{self.rule} f={f} seed={seed} clip={clip} momentum={momentum} mu={mu} nesterov={nesterov}"
         self.clip = _number("clip", clip)
         if self.clip == 0:
             raise ConfigError("clip must be above 0 (a gradient of length 0 teaches nothing), got 0")
-        self._placement = placements.make(momentum, mu, nesterov, placements.USUAL)
         super().__init__(params, {"lr": _number("lr", lr), "weight_decay": _number("weight_decay", weight_decay)})
         self._constructed = True
         self._make_equal([parameter for group in self.param_groups for parameter in group["params"]])
@@ -133,40 +132,53 @@ class RobustSGD(torch.optim.Optimizer):
         row = self._row.unsqueeze(0)
         if self.clip < math.inf:
             matrix.shift_and_clip(row, None, self.clip)
-        sent, memory = self._placement.before(row, self._memory)
-        self._remember(memory)
-        direction, memory = self._placement.after(self._aggregate(sent[0]), self._memory)
-        self._remember(memory)
-        self._update(direction)
-        self._steps += 1
+        sent = row[0] if self._worker_momentum is None else self._worker_momentum.update(row[0])
+        update = self._aggregator.step_own(sent)
+        self.last_weight = update.weight
+        self._apply(update.vector)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Like any optimizer's, for this rank alone."""
-        own = {"rank": self._exchange.rank, "steps": self._steps, "rule": dict(self._rule_memory)}
+        aggregator = self._aggregator.state_dict()  # its momentum is in `self.state`, as usual
+        own = {"rank": self._exchange.rank, "steps": aggregator["rounds"], "rule": aggregator["rule"]}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a state that the same rank saved. The parameters themselves come with the model's state."""
         rank = state_dict.get("rank", self._exchange.rank)
-        if self._placement.accumulates_rows and rank != self._exchange.rank:
+        if self._worker_momentum is not None and rank != self._exchange.rank:
             raise ConfigError(
                 f"rank {self._exchange.rank} cannot go on from the state of rank {rank}: each rank has a momentum of "
                 "its own. Save optimizer.state_dict() on every rank, in a file per rank, and load it on the same rank"
             )
         for number, saved in state_dict["state"].items():
-            if saved.keys() != self._memory.keys():
+            wanted = [self.momentum] if self._accumulator else []
+            if sorted(saved) != wanted:
                 raise ConfigError(
                     f"the saved state of parameter {number} holds {sorted(saved)}, but momentum at "
-                    f"{self._placement.name!r} needs {sorted(self._memory)}: load it into an optimizer with the same "
-                    "momentum, or load the model alone and begin with no momentum"
+                    f"{self.momentum!r} needs {wanted}: load it into an optimizer with the same momentum, or load the "
+                    "model alone and begin with no momentum"
                 )
         super().load_state_dict(state_dict)
         self._lay_out()
-        self._steps = state_dict.get("steps", 0)
-        self._rule_memory = {
-            name: value.to(self._row.device, copy=True) for name, value in state_dict.get("rule", {}).items()
-        }
+        rule = {name: value.to(self._row.device, copy=True) for name, value in state_dict.get("rule", {}).items()}
+        self._aggregator.load_rule_state(state_dict.get("steps", 0), rule)
+
+    @property
+    def rule(self) -> Rule:
+        """The rule that aggregates the ranks' gradients."""
+        return self._aggregator.rule
+
+    @property
+    def momentum(self) -> str:
+        """Where momentum is computed."""
+        return self._aggregator.momentum
+
+    @property
+    def _accumulator(self) -> WorkerMomentum | None:
+        """What holds momentum on this rank: its own, or that of the aggregate; None for none."""
+        return self._worker_momentum or self._aggregator.after_rule
 
     # -- the parts of a step ------------------------------------------------------------------------------------------
 
@@ -181,35 +193,7 @@ class RobustSGD(torch.optim.Optimizer):
             if group["weight_decay"] != 0:
                 piece.add_(parameter, alpha=float(group["weight_decay"]))
 
-    def _remember(self, memory: placements.State) -> None:
-        """Keep what the placement wants kept, where `self.state` sees it; but no NaN and no infinity."""
-        for name, new in memory.items():
-            old = self._memory[name]
-            if new is not old:
-                old.copy_(torch.where(new.isfinite().all(), new, old))  # no `if`: a GPU need not wait for the host
-
-    def _aggregate(self, sent: Tensor) -> Tensor:
-        """From my row to the rule's vector, the same bits on every rank."""
-        if self.rule.reads == "rows":
-            # Each rank computes it, so that a mistake in a rule stops them all; but a rule may be random.
-            context = RuleContext(self._steps, self.seed, self._rule_memory)
-            rows = self._exchange.rows(sent)[:, : self._width]
-            aggregate, self._rule_memory = self.rule.step(rows, self.f, context)
-            vector = torch.zeros_like(sent)
-            vector[: self._width] = aggregate.vector
-            self._exchange.take_from_first(vector)
-        else:
-            columns = self._exchange.columns(sent)
-            table = None
-            if self.rule.reads == "distances":
-                # Padding is zero in every row, so it adds nothing to any distance.
-                table = self._exchange.total(matrix.squared_distances(columns))
-            aggregate = self.rule.on_columns(columns, self.f, table)
-            vector = self._exchange.joined(aggregate.vector)
-        self.last_weight = aggregate.weight
-        return vector
-
-    def _update(self, direction: Tensor) -> None:
+    def _apply(self, direction: Tensor) -> None:
         pieces = matrix.split_like(direction[: self._width], self._parameters)
         for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
             parameter.sub_(piece, alpha=float(group["lr"]))
@@ -240,14 +224,15 @@ class RobustSGD(torch.optim.Optimizer):
                 + ": move the model with model.to(...)"
             )
         self._width = sum(parameter.numel() for parameter in parameters)
-        self._rule_memory = {}  # of other columns
+        self._aggregator.width = self._width
+        self._aggregator.load_rule_state(self._aggregator.rounds, {})  # what it was, is of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
         self._pieces = matrix.split_like(self._row[: self._width], parameters)
-        self._memory = self._placement.init(self._row.unsqueeze(0))
-        for name, values in self._memory.items():
-            places = matrix.split_like(values.view(-1)[: self._width], parameters)
+        if self._accumulator is not None:
+            self._accumulator.memory = torch.zeros_like(self._row)
+            places = matrix.split_like(self._accumulator.memory[: self._width], parameters)
             for parameter, place in zip(parameters, places, strict=True):
-                saved = self.state[parameter].get(name)
+                saved = self.state[parameter].get(self.momentum)
                 if saved is not None:
                     if saved.shape != place.shape:
                         raise ConfigError(
@@ -255,15 +240,14 @@ class RobustSGD(torch.optim.Optimizer):
                             f"{tuple(place.shape)}: it is of another model"
                         )
                     place.copy_(saved)
-                self.state[parameter][name] = place
+                self.state[parameter][self.momentum] = place
 
     @torch.no_grad()
     def _make_equal(self, parameters: list[Tensor]) -> None:
         """Check that all ranks mean the same parameters and the same method, then copy those of rank 0 to all."""
-        settings = f"{self.rule} f={self.f} seed={self.seed} clip={self.clip} {self._placement}"
         shapes = [tuple(parameter.shape) for parameter in parameters]
         count, size = len(parameters), sum(parameter.numel() for parameter in parameters)
-        mine = torch.tensor([count, size, _digest(str(shapes)), _digest(settings)], device=parameters[0].device)
+        mine = torch.tensor([count, size, _digest(str(shapes)), _digest(self._settings)], device=parameters[0].device)
         first, *others = self._exchange.rows(mine).tolist()
         for rank, other in enumerate(others, start=1):
             if first[:3] != other[:3]:
@@ -275,7 +259,8 @@ class RobustSGD(torch.optim.Optimizer):
                 )
             if first != other:
                 raise ConfigError(
-                    f"ranks 0 and {rank} have different settings; this rank has {settings}. Give every rank the same"
+                    f"ranks 0 and {rank} have different settings; this rank has {self._settings}. Give every "
+                    "rank the same"
                 )
         for parameter in parameters:
             values = parameter.contiguous()

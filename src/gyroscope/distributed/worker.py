@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from gyroscope import momentum
 from gyroscope._core import registry
 from gyroscope._core.errors import LinkError, UnknownNameError
 from gyroscope.distributed.protocol import (
@@ -35,6 +34,7 @@ from gyroscope.distributed.protocol import (
     reach,
 )
 from gyroscope.distributed.server.link_process import PING_SECONDS
+from gyroscope.momentum import WorkerMomentum
 from gyroscope.runs import setup, training
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
@@ -74,27 +74,26 @@ class Calculator:
             )
         self.number, self.offer, self.d = number, offer, d
         self.dtype = self.worker.parameters.dtype
-        assert config.mu is not None
-        self.placement = momentum.make(config.momentum, config.mu, config.nesterov)
+        self.momentum = WorkerMomentum(config.mu, nesterov=config.nesterov) if config.momentum == "workers" else None
         self.row = self.worker.parameters.new_zeros(1, d)
         self.worker.sample(0, out=self.row)  # what is compiled at first use shall not count against a deadline
-        self.row.zero_()
-        self.state = self.placement.init(self.row)
 
     def take_up(self, memory: Tensor | None) -> None:
         """Go on with this momentum, or begin with none."""
-        self.state = self.placement.init(self.row)
-        if memory is not None and self.placement.accumulates_rows:
-            self.state = {"workers": memory.to(self.row.device).clone().view(1, -1)}
+        if self.momentum is not None:
+            self.momentum.load_state_dict(
+                {} if memory is None else {"momentum": memory.to(self.row.device).view(1, -1)}
+            )
 
     def answer(self, step: int, parameters: Tensor, answer: Message) -> None:
         """The row of this step, written into the message that goes back."""
         self.worker.parameters.copy_(parameters)
         losses, sampled = self.worker.sample(step, out=self.row)
-        sent, self.state = self.placement.before(sampled, self.state)
+        sent = sampled if self.momentum is None else self.momentum.update(sampled)
         answer.values[: self.d].copy_(sent[0])
         if answer.values.numel() > self.d:  # Nesterov's look-ahead does not show the momentum that is behind it
-            answer.values[self.d :].copy_(self.state["workers"][0])
+            assert self.momentum is not None and self.momentum.memory is not None
+            answer.values[self.d :].copy_(self.momentum.memory[0])
         answer.seal(ANSWER, step, self.number, float(losses[0]))
 
 

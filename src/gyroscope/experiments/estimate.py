@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from gyroscope.experiments.pool import Job
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import ResolvedConfig
 from gyroscope.simulation.tasks import Task
 
 Kind = tuple[str, str, int]
@@ -33,7 +33,7 @@ def estimate(jobs: Sequence[Job], processes: int, told: Told = lambda what, done
     from gyroscope.runs import training
 
     configs = [job.config.resolve() for job in jobs]
-    kinds: dict[Kind, Config] = {}
+    kinds: dict[Kind, ResolvedConfig] = {}
     for config in configs:
         kinds.setdefault(_kind(config), config)
     costs: dict[Kind, tuple[float, float, int]] = {}
@@ -46,23 +46,22 @@ def estimate(jobs: Sequence[Job], processes: int, told: Told = lambda what, done
     seconds = megabytes = 0.0
     for config in configs:
         per_round, per_evaluation, parameters = costs[_kind(config)]
-        assert config.steps and config.evaluate_every and config.workers
         seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
         megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
     measured = f"{_ROUNDS} rounds of each of {len(costs)} kinds of run, timed just now"
     return Estimate(seconds / processes, megabytes, measured)
 
 
-def _kind(config: Config) -> Kind:
+def _kind(config: ResolvedConfig) -> Kind:
     return config.task, config.rule, config.byzantine
 
 
-def _measure(config: Config, task: Task) -> tuple[float, float, int]:
+def _measure(config: ResolvedConfig, task: Task) -> tuple[float, float, int]:
     """(seconds per round, seconds per evaluation, number of parameters)."""
-    from gyroscope.runs.training import Run
+    from gyroscope.runs.variants import run_class
     from gyroscope.simulation.evaluation import evaluate
 
-    run = Run(config, task)
+    run = run_class(config)(config, task)
     run.play_round()  # the first one warms up
     started = time.perf_counter()
     for _ in range(_ROUNDS):

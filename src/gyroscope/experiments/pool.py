@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope.runs import run_dir
+from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.config import Config
-from gyroscope.simulation.metrics import Number
 
 ATTEMPTS = 2
 FAILED = "failed"
@@ -167,7 +167,7 @@ def _stop(slots: Sequence[Slot]) -> None:
 # -- in the worker process -------------------------------------------------------------------------------------------
 
 
-class _Reporter:
+class _Reporter(Callback):
     """Progress through the pipe, a few times a second. A broken pipe ends the worker: nobody is left to work for."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -178,16 +178,14 @@ class _Reporter:
     def begin(self, title: str, step: int, steps: int) -> None:
         self.pipe.send(("now", (step, None)))
 
-    def step(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         now = time.monotonic()
         if now - self.said >= _REPORT_SECONDS:
             self.said = now
             self.pipe.send(("now", (int(row["step"] or 0) + 1, self.accuracy)))
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        self.accuracy = accuracy
-
-    def end(self) -> None: ...
+    def evaluated(self, row: Row) -> None:
+        self.accuracy = float(row["accuracy"] or 0)
 
 
 class _StopRequest:
@@ -234,7 +232,7 @@ def _run_one(
         tasks[key] = training.load_task(config, progress=False)
     if job.resume:
         machine = {"device": config.device, "threads": config.threads}
-        result = training.resume(job.path, task=tasks[key], progress=progress, stop=stop, machine=machine)
+        result = training.resume(job.path, task=tasks[key], callbacks=[progress], stop=stop, machine=machine)
     else:
-        result = training.train(config, task=tasks[key], out=job.path, overwrite=True, progress=progress, stop=stop)
+        result = training.train(config, task=tasks[key], out=job.path, overwrite=True, callbacks=[progress], stop=stop)
     return {"status": result.status, "max_accuracy": result.max_accuracy}

@@ -1,6 +1,8 @@
 """The configuration of one run: a frozen dataclass <-> a flat TOML file <-> the command line's options.
 
-Each field carries its help text, so that the three can never disagree. What is left unset comes from the task.
+Each field carries its help text, so that the three can never disagree. `Config` is what a user writes; fields left unset
+come from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with more
+fields as variants (`gyroscope.runs.variants`).
 """
 
 from __future__ import annotations
@@ -11,23 +13,21 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gyroscope import attacks, momentum, rules
 from gyroscope._core import registry
-from gyroscope.simulation import tasks
-from gyroscope.research.adaptive.curvature import ADAPTATIONS
-from gyroscope.simulation.data import shards
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
-from gyroscope.research.replicated import quorums
 from gyroscope.runs.schedule import Schedule
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data import shards
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-T = TypeVar("T")
+ConfigClass = TypeVar("ConfigClass")
 
 CUSTOM_TASK = "custom"
 NO_ATTACK = "none"
@@ -35,142 +35,131 @@ L2_FORMS = ("half-squared", "norm")
 BATCHES = ("independent", "pass")
 
 
-def _option(default: Any, group: str, help: str, *, metavar: str | None = None, experiment: bool = True) -> Any:
-    """A field with what the command line shows of it. `experiment`: whether its value changes the numbers."""
+def option(default: Any, group: str, help: str, metavar: str | None = None, *, experiment: bool = True) -> Any:
+    """Declare a field with what the command line shows of it.
+
+    Args:
+        default: None where the task's value is the default.
+        group: the heading under which `--help` shows the option.
+        help: what the option does.
+        metavar: the placeholder for its value in `--help`.
+        experiment: whether the value changes the numbers of a run.
+    """
     return dataclasses.field(
         default=default, metadata={"group": group, "help": help, "metavar": metavar, "experiment": experiment}
     )
 
 
-_WHAT, _WHO, _HOW = "what is learned", "who attacks, who defends", "how it is trained"
-_SERVERS = "several servers, some of them Byzantine"
-_RECORD, _MACHINE = "what is recorded", "on which machine"
+WHAT, WHO, HOW = "what is learned", "who attacks, who defends", "how it is trained"
+RECORD, MACHINE = "what is recorded", "on which machine"
 
 
-def names_the_nearest(cls: type[T]) -> type[T]:
-    """Have the constructor answer an unknown keyword with the nearest name: nothing is silently dropped."""
+def names_the_nearest(cls: type[ConfigClass]) -> type[ConfigClass]:
+    """Make the constructor answer an unknown keyword with the nearest name: nothing is silently dropped."""
     fill = cls.__init__
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
     @functools.wraps(fill)
-    def init(self: T, *values: Any, **named: Any) -> None:
+    def init(self: ConfigClass, *values: Any, **named: Any) -> None:
         for key in named:
             if key not in known:
-                raise UnknownNameError("configuration key", key, known)
+                _refuse_key(key, known)
         fill(self, *values, **named)
 
     setattr(cls, "__init__", init)  # noqa: B010  # an assignment would have to have the same signature
     return cls
 
 
-@names_the_nearest
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Everything that determines a run. `None` means: as the task has it (`resolve` fills that in).
+def _refuse_key(key: str, known: list[str]) -> None:
+    from gyroscope.runs.variants import variants
 
-    Rules, attacks and shardings are written as specs; an object given for one becomes its spec.
+    for variant in variants():
+        if key in variant.extra_fields():
+            kind = variant.config
+            raise ConfigError(
+                f"{key} is a key of {kind.__name__}, a kind of run of its own since version 0.2: use "
+                f"`from {kind.__module__} import {kind.__name__}` in place of Config"
+            )
+    raise UnknownNameError("configuration key", key, known)
+
+
+@dataclasses.dataclass(frozen=True)
+class CommonConfig:
+    """What every kind of run has. `None` means: as the task has it (`resolve` fills that in).
+
+    Attacks and shardings are written as specs; an object given for one becomes its spec.
     """
 
-    inapplicable: ClassVar[tuple[str, ...]] = ()
-    """Fields that mean nothing to this kind of run: neither options nor written."""
+    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards",)
+    """Fields that a title or a directory's name must not hide where they differ from the default."""
+    specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
+        "attack": (attacks.Attack, attacks.parse),
+        "shards": (shards.Sharding, shards.parse),
+    }
+    """Fields that hold the spec of an object, with the object's type and the function that builds it."""
+    bounds: ClassVar[Mapping[str, int]] = {
+        "steps": 1, "batch": 1, "workers": 1, "byzantine": 0, "declared_byzantine": 0, "evaluate_every": 1, "threads": 1,
+    }  # fmt: skip
+    """The least value of a whole number."""
 
-    task: str = _option("digits", _WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
-    steps: int | None = _option(None, _WHAT, "number of rounds", metavar="T")
-    batch: int | None = _option(None, _WHAT, "samples per worker and round", metavar="B")
-    shards: str = _option(
+    task: str = option("digits", WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
+    steps: int | None = option(None, WHAT, "number of rounds", metavar="T")
+    batch: int | None = option(None, WHAT, "samples per worker and round", metavar="B")
+    shards: str = option(
         "common",
-        _WHAT,
+        WHAT,
         "who holds which samples: common (everyone draws from all), or e.g. iid, dirichlet:alpha=0.1, sorted",
         metavar="SHARDING",
     )
-    seed: int = _option(1, _WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
+    seed: int = option(1, WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
 
-    rule: str = _option("average", _WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
-    attack: str = _option("none", _WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
-    workers: int | None = _option(None, _WHO, "n, all workers, the Byzantine ones included", metavar="N")
-    byzantine: int = _option(0, _WHO, "how many of them really are Byzantine", metavar="F")
-    declared_byzantine: int | None = _option(
-        None, _WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+    attack: str = option("none", WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
+    workers: int | None = option(None, WHO, "n, all workers, the Byzantine ones included", metavar="N")
+    byzantine: int = option(0, WHO, "how many of them really are Byzantine", metavar="F")
+    declared_byzantine: int | None = option(
+        None, WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
     )
 
-    trusted: int = _option(
-        0, _WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
-    )
-
-    momentum: str = _option(
+    momentum: str = option(
         "workers",
-        _HOW,
+        HOW,
         "where momentum is computed: workers, server, none, or another that `gyroscope list placements` shows",
         metavar="PLACE",
     )
-    mu: float | None = _option(None, _HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
-    nesterov: bool = _option(False, _HOW, "Nesterov's look-ahead momentum")
-    lr: str | float | None = _option(None, _HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
-    adapt: str = _option(
-        "none",
-        _HOW,
-        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond/adapting.md)",
-        metavar="WHAT",
+    mu: float | None = option(None, HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
+    nesterov: bool = option(False, HOW, "Nesterov's look-ahead momentum")
+    lr: str | float | None = option(None, HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
+    clip: float | None = option(None, HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
+    l2: float | None = option(None, HOW, "L2 regularisation factor", metavar="L")
+    l2_form: str = option(
+        "half-squared", HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", metavar="FORM"
     )
-    clip: float | None = _option(None, _HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
-    l2: float | None = _option(None, _HOW, "L2 regularisation factor", metavar="L")
-    l2_form: str = _option(
-        "half-squared", _HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", metavar="FORM"
-    )
-
-    batches: str = _option(
+    batches: str = option(
         "independent",
-        _HOW,
+        HOW,
         "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt out to all, as in "
         "the paper's released code, or with shards a pass of each worker over its own",
         metavar="KIND",
     )
 
-    servers: int = _option(
-        1, _SERVERS, "how many hold the model, the Byzantine ones included (see docs/beyond/servers.md)", metavar="N"
-    )
-    byzantine_servers: int = _option(0, _SERVERS, "how many of them really are Byzantine", metavar="F")
-    declared_byzantine_servers: int | None = _option(
-        None, _SERVERS, "how many the others must reckon with (default: as many as there are)", metavar="F"
-    )
-    server_attack: str = _option(
-        "none", _SERVERS, "what Byzantine servers make of the honest ones' updates, e.g. sign-flip", metavar="ATTACK"
-    )
-    server_quorum: int | None = _option(
-        None, _SERVERS, "models that workers and servers wait for (default: n - f servers)", metavar="Q"
-    )
-    worker_quorum: int | None = _option(
-        None, _SERVERS, "rows that a server waits for (default: n - f workers)", metavar="Q"
-    )
-    exchange_every: int = _option(1, _SERVERS, "rounds between exchanges of the servers' models", metavar="K")
+    evaluate_every: int | None = option(None, RECORD, "rounds between evaluations on the test set", metavar="K")
 
-    evaluate_every: int | None = _option(None, _RECORD, "rounds between evaluations on the test set", metavar="K")
-    measure_every: int = _option(1, _RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
-    checkpoint_every: int | None = _option(
-        None, _RECORD, "rounds between checkpoints (default: one every 30 seconds)", metavar="K", experiment=False
-    )
-
-    device: str = _option("cpu", _MACHINE, "cpu, cuda, cuda:1, ...", metavar="DEV", experiment=False)
-    threads: int | None = _option(
-        None, _MACHINE, "CPU threads (default: as torch chooses)", metavar="N", experiment=False
-    )
-    data_dir: str | None = _option(
-        None, _MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", metavar="DIR", experiment=False
+    device: str = option("cpu", MACHINE, "cpu, cuda, cuda:1, ...", metavar="DEV", experiment=False)
+    threads: int | None = option(None, MACHINE, "CPU threads (default: as torch chooses)", metavar="N", experiment=False)
+    data_dir: str | None = option(
+        None, MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", metavar="DIR", experiment=False
     )
 
     def __post_init__(self) -> None:
-        _spell_out(self)
+        self._write_specs()
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
             object.__setattr__(self, "lr", repr(self.lr))
-        for name in ("mu", "clip", "l2"):
-            if isinstance(getattr(self, name), int) and not isinstance(getattr(self, name), bool):
-                object.__setattr__(self, name, float(getattr(self, name)))
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if str(field.type).startswith("float") and isinstance(value, int) and not isinstance(value, bool):
+                object.__setattr__(self, field.name, float(value))
         _check_types(self)
-        for name, least in (
-            ("steps", 1), ("batch", 1), ("workers", 1), ("byzantine", 0), ("declared_byzantine", 0), ("trusted", 0),
-            ("evaluate_every", 1), ("measure_every", 1), ("checkpoint_every", 1), ("threads", 1), ("servers", 1),
-            ("byzantine_servers", 0), ("declared_byzantine_servers", 0), ("exchange_every", 1),
-        ):  # fmt: skip
+        for name, least in self.bounds.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
@@ -182,85 +171,28 @@ class Config:
             raise UnknownNameError("l2_form", self.l2_form, L2_FORMS)
         if self.batches not in BATCHES:
             raise UnknownNameError("kind of batches", self.batches, BATCHES)
-        if self.adapt not in ADAPTATIONS:
-            raise UnknownNameError("adaptation", self.adapt, ADAPTATIONS)
-        if self.adapt != "none" and self.nesterov:
-            raise ConfigError(
-                "what adapts to the trajectory has no look-ahead form: leave out adapt or leave out nesterov"
-            )
         if self.lr is not None:
             Schedule.parse(self.lr)
 
-    def resolve(self, task: tasks.Task | None = None) -> Config:
-        """The complete configuration: the task's defaults filled in, and everything checked before anything runs."""
-        if task is None and self.task == CUSTOM_TASK:
-            raise ConfigError("the task 'custom' exists only in Python: pass it to gy.train or gy.resume as task=...")
-        known = task if task is not None else tasks.parse(self.task)
-        filled: dict[str, Any] = {
-            field.name: getattr(known.defaults, field.name)
-            for field in dataclasses.fields(known.defaults)
-            if getattr(self, field.name) is None
-        }
-        if self.declared_byzantine is None:
-            filled["declared_byzantine"] = self.byzantine
-        # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
-        filled["task"] = known.name if isinstance(known, tasks.Task) else registry.text(known)
-        filled["shards"] = str(shards.parse(self.shards))
-        filled["rule"] = str(rules.parse(self.rule))
-        if self.attack != NO_ATTACK:
-            filled["attack"] = str(attacks.parse(self.attack))
-        if self.servers > 1:
-            filled |= self._servers(dataclasses.replace(self, **filled))
-        config = dataclasses.replace(self, **filled)
-        config.check()
-        return config
-
     @property
-    def gate(self) -> str:
+    def aggregation(self) -> str:
         """What stands between the workers and the model, as a directory's name has it."""
-        return self.rule
-
-    def _servers(self, so_far: Config) -> dict[str, Any]:
-        """What is left unset of several servers: all whom one can wait for are waited for."""
-        assert so_far.workers is not None and so_far.declared_byzantine is not None
-        f = self.byzantine_servers if self.declared_byzantine_servers is None else self.declared_byzantine_servers
-        filled: dict[str, Any] = {"declared_byzantine_servers": f}
-        if self.server_quorum is None:
-            filled["server_quorum"] = self.servers - f
-        if self.worker_quorum is None:
-            filled["worker_quorum"] = so_far.workers - so_far.declared_byzantine
-        if self.server_attack != NO_ATTACK:
-            filled["server_attack"] = str(attacks.parse(self.server_attack))
-        return filled
+        raise NotImplementedError
 
     def experiment(self) -> dict[str, Any]:
-        """The settings that change the numbers of a run: not the device, the data's folder or the checkpoints."""
+        """Return the settings that change the numbers of a run: not the device, the data's folder or checkpoints."""
         return {
             field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["experiment"]
         }
 
     def unusual(self) -> dict[str, Any]:
-        """What a title or a directory's name should not hide, where it is not the default."""
+        """Return what a title or a directory's name should not hide, where it is not the default."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
-        shown = {name: getattr(self, name) for name in ("shards", "trusted", "adapt")}
+        shown = {name: getattr(self, name) for name in self.shown_if_unusual}
         return {name: value for name, value in shown.items() if value != defaults[name]}
 
-    def check(self) -> None:
-        """Whether a resolved configuration can run: feasible, consistent, all names known."""
-        assert self.workers is not None
-        assert self.declared_byzantine is not None
-        assert self.mu is not None
-        self.check_attack()
-        rule = rules.parse(self.rule)
-        rule.check_feasible(self.workers, self.declared_byzantine)
-        if "trusted" in rule.uses and self.trusted == 0:
-            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
-        momentum.make(self.momentum, self.mu, self.nesterov)
-        _check_servers(self)
-
     def check_attack(self) -> None:
-        """Whether there are as many to attack as there is an attack, and somebody honest."""
-        assert self.workers is not None
+        """Raise unless there are as many to attack as there is an attack, and somebody honest."""
         if self.attack == NO_ATTACK and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
@@ -270,21 +202,25 @@ class Config:
             attack = attacks.parse(self.attack)
             if self.byzantine == 0:
                 raise ConfigError(f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more")
-        if self.byzantine >= self.workers:
+        if self.workers is not None and self.byzantine >= self.workers:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine = {self.byzantine}"
             )
-        if self.attack != NO_ATTACK:
+        if self.attack != NO_ATTACK and self.workers is not None:
             attack.check_feasible(self.workers, self.byzantine)
 
     @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Config:
-        """A configuration from keys and values. An unknown key is an error: nothing is silently dropped."""
+    def from_mapping(cls: type[ConfigClass], values: Mapping[str, Any]) -> ConfigClass:
+        """Build a configuration from keys and values. An unknown key is an error: nothing is silently dropped."""
         return cls(**values)
 
     @classmethod
-    def load(cls, path: str | Path) -> Config:
-        """Read a TOML file."""
+    def load(cls: type[ConfigClass], path: str | Path) -> ConfigClass:
+        """Read a TOML file.
+
+        Raises:
+            ConfigError: the file cannot be read, is no TOML, or says something that cannot be.
+        """
         try:
             values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except OSError as problem:
@@ -292,52 +228,142 @@ class Config:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
             raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
         try:
-            return cls.from_mapping(values)
+            return cls.from_mapping(values)  # type: ignore[attr-defined, no-any-return]
         except (ConfigError, UnknownNameError) as problem:
             remark = " (this looks like a grid: gyroscope sweep runs it)" if "grid" in values else ""
             raise ConfigError(f"{path}: {problem}{remark}") from problem
 
     def to_toml(self) -> str:
-        """The TOML text that `load` reads back to an equal configuration."""
+        """Return the TOML text that `load` reads back to an equal configuration."""
         import tomli_w
 
-        written = {key: value for key, value in dataclasses.asdict(self).items() if key not in self.inapplicable}
-        return tomli_w.dumps({key: value for key, value in written.items() if value is not None})
+        return tomli_w.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None})
+
+    def _filled(self, task: tasks.Task | None) -> dict[str, Any]:
+        """Return all settings, with the task's defaults filled in and one spelling for each spec."""
+        if task is None and self.task == CUSTOM_TASK:
+            raise ConfigError("the task 'custom' exists only in Python: pass it to gy.train or gy.resume as task=...")
+        known = task if task is not None else tasks.parse(self.task)
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for field in dataclasses.fields(known.defaults):
+            if values.get(field.name) is None:
+                values[field.name] = getattr(known.defaults, field.name)
+        if self.declared_byzantine is None:
+            values["declared_byzantine"] = self.byzantine
+        # One spelling for one thing: `krum:m=1` and `krum: m=01` must not pass for different experiments.
+        values["task"] = known.name if isinstance(known, tasks.Task) else registry.text(known)
+        for name, (_, parse) in self.specs.items():
+            if values[name] != NO_ATTACK:
+                values[name] = str(parse(values[name]))
+        return values
+
+    def _write_specs(self) -> None:
+        """Replace objects by their specs: a configuration holds nothing that cannot be written down and read again."""
+        for name, (kind, parse) in self.specs.items():
+            value = getattr(self, name)
+            if isinstance(value, type) and issubclass(value, kind):
+                raise ConfigError(f"{name} must be a spec or an object, got a class: write {value.__name__}()")
+            if not isinstance(value, kind):
+                continue
+            spec = str(value)
+            try:
+                same = parse(spec) == value
+            except GyroscopeError:
+                same = False
+            if not same:
+                raise ConfigError(
+                    f"{name} {value!r} cannot be written down, because its spec {spec!r} does not build it again: give "
+                    "the spec of a class that can be imported, such as my_module:MyClass:key=value"
+                )
+            object.__setattr__(self, name, spec)
 
 
-_NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
-    "rule": (rules.Rule, rules.parse),
-    "attack": (attacks.Attack, attacks.parse),
-    "server_attack": (attacks.Attack, attacks.parse),
-    "shards": (shards.Sharding, shards.parse),
-}
+@dataclasses.dataclass(frozen=True)
+class ResolvedCommon(CommonConfig):
+    """What a resolved configuration of any kind has: nothing is left to the task."""
+
+    if TYPE_CHECKING:  # the same fields, of narrower types
+        steps: int = 0
+        batch: int = 0
+        workers: int = 0
+        declared_byzantine: int = 0
+        mu: float = 0.0
+        lr: str = ""
+        clip: float = 0.0
+        l2: float = 0.0
+        evaluate_every: int = 0
 
 
-def _spell_out(config: Config) -> None:
-    """Objects become their specs: a configuration holds nothing that cannot be written down and read again."""
-    for name, (kind, parse) in _NAMED.items():
-        value = getattr(config, name)
-        if isinstance(value, type) and issubclass(value, kind):
-            raise ConfigError(f"{name} must be a spec or an object, got a class: write {value.__name__}()")
-        if not isinstance(value, kind):
-            continue
-        spec = str(value)
-        try:
-            same = parse(spec) == value
-        except GyroscopeError:
-            same = False
-        if not same:
-            raise ConfigError(
-                f"{name} {value!r} cannot be written down, because its spec {spec!r} does not build it again: give the "
-                "spec of a class that can be imported, such as my_module:MyClass:key=value"
-            )
-        object.__setattr__(config, name, spec)
+@names_the_nearest
+@dataclasses.dataclass(frozen=True)
+class Config(CommonConfig):
+    """Everything that determines a synchronous run with one server. `None` means: as the task has it."""
+
+    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted")
+    specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
+        **CommonConfig.specs,
+        "rule": (rules.Rule, rules.parse),
+    }
+    bounds: ClassVar[Mapping[str, int]] = {
+        **CommonConfig.bounds, "trusted": 0, "measure_every": 1, "checkpoint_every": 1
+    }  # fmt: skip
+    placements: ClassVar[Mapping[str, momentum.Placement]] = momentum.PLACEMENTS
+
+    rule: str = option("average", WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
+    trusted: int = option(
+        0, WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
+    )
+    measure_every: int = option(1, RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
+    checkpoint_every: int | None = option(
+        None, RECORD, "rounds between checkpoints (default: one every 30 seconds)", metavar="K", experiment=False
+    )
+
+    @property
+    def aggregation(self) -> str:
+        """What stands between the workers and the model, as a directory's name has it."""
+        return self.rule
+
+    def resolve(self, task: tasks.Task | None = None) -> ResolvedConfig:
+        """Return the complete configuration, checked before anything runs.
+
+        Args:
+            task: a task of one's own; without it, the one that the configuration names.
+
+        Raises:
+            GyroscopeError: a name is unknown, a value out of range, or the rule cannot tolerate that many.
+        """
+        config = ResolvedConfig(**self._filled(task))
+        config.check()
+        return config
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Config:
+        """Build a configuration from keys and values: that of a variant, where its keys or placements are used."""
+        from gyroscope.runs.variants import config_class
+
+        kind, known = config_class(cls, values)
+        return kind(**known)
+
+
+@names_the_nearest
+@dataclasses.dataclass(frozen=True)
+class ResolvedConfig(ResolvedCommon, Config):
+    """A configuration that can run: complete, feasible, consistent, all names known."""
+
+    def check(self) -> None:
+        """Raise a GyroscopeError that says what cannot be, if anything."""
+        self.check_attack()
+        rule = rules.parse(self.rule)
+        rule.check_feasible(self.workers, self.declared_byzantine)
+        if "trusted" in rule.uses and self.trusted == 0:
+            raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
+        momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
 
 
-def _check_types(config: Config) -> None:
+def _check_types(config: CommonConfig) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         wanted = str(field.type).split(" | ")
@@ -348,53 +374,3 @@ def _check_types(config: Config) -> None:
             raise ConfigError(f"{field.name} must be {names[wanted[0]]}, got {value!r}")
         if isinstance(value, float) and math.isnan(value):
             raise ConfigError(f"{field.name} must be a number, got nan")
-
-
-_OF_SEVERAL = (
-    "byzantine_servers", "declared_byzantine_servers", "server_attack", "server_quorum", "worker_quorum",
-    "exchange_every",
-)  # fmt: skip
-
-
-def _check_servers(config: Config) -> None:
-    """Whether what a resolved configuration says about servers can be."""
-    if config.servers == 1:
-        defaults = {field.name: field.default for field in dataclasses.fields(config)}
-        for name in _OF_SEVERAL:
-            if getattr(config, name) != defaults[name]:
-                raise ConfigError(f"{name} is for several servers, and there is one: set servers to more")
-        return
-    assert config.workers is not None and config.declared_byzantine is not None
-    f, of_servers, of_workers = config.declared_byzantine_servers, config.server_quorum, config.worker_quorum
-    assert f is not None and of_servers is not None and of_workers is not None
-    if (config.server_attack == NO_ATTACK) != (config.byzantine_servers == 0):
-        raise ConfigError(
-            f"{config.byzantine_servers} Byzantine servers and the server attack {config.server_attack!r} do not go "
-            "together: set both byzantine_servers and server_attack, or neither"
-        )
-    for kind, really, declared in (
-        ("servers", config.byzantine_servers, f),
-        ("workers", config.byzantine, config.declared_byzantine),
-    ):
-        if really > declared:
-            raise ConfigError(
-                f"{really} {kind} are Byzantine but only {declared} are declared: with several servers no quorum "
-                f"protects anybody then; declare {really}"
-            )
-    if config.server_attack != NO_ATTACK:
-        attacks.parse(config.server_attack).check_feasible(config.servers, config.byzantine_servers)
-    quorums.check("servers", config.servers, f, of_servers)
-    quorums.check("workers", config.workers, config.declared_byzantine, of_workers)
-    rule = rules.parse(config.rule)
-    rule.check_feasible(of_workers, config.declared_byzantine)
-    if "trusted" in rule.uses:
-        raise ConfigError(f"the rule {rule} compares with samples that one server holds: with several use another rule")
-    if config.momentum not in momentum.USUAL:
-        raise ConfigError(
-            f"momentum {config.momentum!r} has a form for one server only: with {config.servers} servers use "
-            + " or ".join(momentum.USUAL)
-        )
-    if config.adapt != "none":
-        raise ConfigError(
-            f"adapt {config.adapt!r} has a form for one server only: leave out adapt or leave out servers"
-        )

@@ -6,30 +6,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, TextIO
+from typing import TextIO
 
-from gyroscope.simulation.metrics import Number
-
-
-class Progress(Protocol):
-    """Told of every step and of every evaluation."""
-
-    def begin(self, title: str, step: int, steps: int) -> None: ...
-    def step(self, row: dict[str, Number]) -> None: ...
-    def evaluated(self, step: int, accuracy: float) -> None: ...
-    def end(self) -> None: ...
+from gyroscope.runs.callbacks import Callback, Row
 
 
-class Silent:
-    """Says nothing."""
-
-    def begin(self, title: str, step: int, steps: int) -> None: ...
-    def step(self, row: dict[str, Number]) -> None: ...
-    def evaluated(self, step: int, accuracy: float) -> None: ...
-    def end(self) -> None: ...
-
-
-class Lines:
+class Lines(Callback):
     """A line at every evaluation, but not more than about one a second: for logs and pipes."""
 
     remark = ""
@@ -37,29 +19,27 @@ class Lines:
     def __init__(self, stream: TextIO | None = None, interval: float = 1.0) -> None:
         self.stream = stream or sys.stderr
         self.interval = interval
-        self.row: dict[str, Number] = {}
+        self.row: Row = {}
 
     def begin(self, title: str, step: int, steps: int) -> None:
         self.steps, self.started, self.first, self.said = steps, time.monotonic(), step, float("-inf")
         print(f"{title}: steps {step} to {steps}", file=self.stream, flush=True)
 
-    def step(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         self.row = row
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        now = time.monotonic()
+    def evaluated(self, row: Row) -> None:
+        now, step = time.monotonic(), int(row["step"] or 0)
         if now - self.said < self.interval and step != self.steps:
             return
         self.said = now
-        facts = [f"step {step}/{self.steps}", describe(self.row), f"accuracy {accuracy:.2%}", self.remark]
+        facts = [f"step {step}/{self.steps}", describe(self.row), f"accuracy {row['accuracy']:.2%}", self.remark]
         if step > self.first:
             facts.append(f"{(step - self.first) / max(now - self.started, 1e-9):.1f} steps/s")
         print("  ".join(filter(None, facts)), file=self.stream, flush=True)
 
-    def end(self) -> None: ...
 
-
-class Bar:
+class Bar(Callback):
     """A live bar with step, loss, accuracy, ratio and steps/s, under a line that says what runs. Fits 80 columns."""
 
     remark = ""
@@ -80,17 +60,17 @@ class Bar:
     def begin(self, title: str, step: int, steps: int) -> None:
         self.first, self.started = step, time.monotonic()
         self.accuracy: float | None = None
-        self.row: dict[str, Number] = {}
+        self.row: Row = {}
         self.bar.start()
         self.bar.console.print(title)
         self.task = self.bar.add_task("", total=steps, completed=step, facts="")
 
-    def step(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         self.row = row
         self.refresh()
 
-    def evaluated(self, step: int, accuracy: float) -> None:
-        self.accuracy = accuracy
+    def evaluated(self, row: Row) -> None:
+        self.accuracy = float(row["accuracy"] or 0)
         self.refresh()
 
     def end(self) -> None:
@@ -107,7 +87,7 @@ class Bar:
         self.bar.update(self.task, completed=done, facts=facts)
 
 
-def remark(progress: Progress, text: str) -> None:
+def remark(progress: Callback | None, text: str) -> None:
     """Have something shown besides the numbers, from now on: who is missing in a run with worker processes."""
     if not isinstance(progress, (Bar, Lines)) or progress.remark == text:
         return
@@ -118,16 +98,14 @@ def remark(progress: Progress, text: str) -> None:
         print(text, file=progress.stream, flush=True)
 
 
-def describe(row: dict[str, Number]) -> str:
+def describe(row: Row) -> str:
     """The two numbers of a step that one watches."""
     known = {"loss": row.get("loss"), "ratio": row.get("ratio_sent")}
     return "  ".join(f"{name} {value:.3g}" for name, value in known.items() if value is not None)
 
 
-def choose(quiet: bool = False) -> Progress:
-    """What fits the place where the program runs."""
-    if quiet:
-        return Silent()
+def choose() -> Callback:
+    """Return the progress display that fits where the program runs: a bar on a terminal, else lines."""
     return Bar() if sys.stderr.isatty() else Lines()
 
 

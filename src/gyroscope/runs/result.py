@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from gyroscope.runs import run_dir
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import ResolvedCommon
 from gyroscope.simulation.metrics import Number
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Result:
     """How a run went: its status, its tables, and the trained model."""
 
-    config: Config
+    config: ResolvedCommon
     status: str
     """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
     step: int
@@ -45,11 +45,6 @@ class Result:
     def weights(self) -> pandas.DataFrame:
         """Each worker's share in each aggregate, Byzantine workers last; empty where the rule has no such thing."""
         return self._frame(run_dir.WEIGHTS)
-
-    @property
-    def drift(self) -> pandas.DataFrame:
-        """How far the honest servers' models were apart, where there were several; docs/beyond/servers.md has more."""
-        return self._frame(run_dir.DRIFT)
 
     @property
     def max_accuracy(self) -> float:

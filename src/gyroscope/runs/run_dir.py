@@ -20,11 +20,10 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import CommonConfig, Config, ResolvedConfig
 from gyroscope.runs.environment import environment
 from gyroscope._core.errors import RunDirectoryError, StorageError
 from gyroscope.simulation.metrics import COLUMNS, Number
-from gyroscope.research.replicated.drift import COLUMNS as DRIFT_COLUMNS
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
@@ -44,21 +43,31 @@ EVALUATION_COLUMNS = ("step", "accuracy", "correct", "samples")
 RUNNING, COMPLETE, DIVERGED, INTERRUPTED, FAILED = "running", "complete", "diverged", "interrupted", "failed"
 
 
+def columns(workers: int) -> dict[str, Sequence[str]]:
+    """Return the tables that every synchronous run has, each with its columns."""
+    weights = ("step", *(f"worker_{worker}" for worker in range(workers)))
+    return {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
+
+
 class RunDirectory:
     """One run's files. Make it with `create` or `reopen`, and use it in a `with` block."""
 
-    def __init__(self, path: Path, config: Config) -> None:
+    def __init__(self, path: Path, config: CommonConfig, columns: Mapping[str, Sequence[str]]) -> None:
         self.path = path
         self.config = config
+        self.columns = columns
+        """The tables, each with its columns."""
         self._tables: dict[str, IO[str]] = {}
         self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: str | Path, config: Config, *, overwrite: bool = False) -> RunDirectory:
-        """A new run directory. An existing run is an error unless it is to be overwritten."""
+    def create(
+        cls, path: str | Path, config: CommonConfig, columns: Mapping[str, Sequence[str]], *, overwrite: bool = False
+    ) -> RunDirectory:
+        """Begin a new run directory. An existing run is an error unless it is to be overwritten."""
         path = Path(path)
         cls.check_free(path, overwrite=overwrite)
-        directory = cls(path, config)
+        directory = cls(path, config, columns)
         try:
             with disk_errors(path, "start"):
                 directory._begin()
@@ -92,7 +101,7 @@ class RunDirectory:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             elif name != LOCK:
                 (self.path / name).unlink(missing_ok=True)
-        for table, columns in self._columns().items():
+        for table, columns in self.columns.items():
             _replace(self.path / table, (",".join(columns) + "\n").encode())
         _replace(self.path / ENVIRONMENT, (json.dumps([environment()], indent=2) + "\n").encode())
         self.set_status(RUNNING, step=0)
@@ -100,17 +109,31 @@ class RunDirectory:
         _replace(self.path / CONFIG, self.config.to_toml().encode())
 
     @classmethod
-    def reopen(cls, path: str | Path) -> RunDirectory:
-        """An existing run directory, to read or to resume."""
+    def read_config(cls, path: str | Path) -> Config:
+        """Return the configuration of a run that can be resumed.
+
+        Raises:
+            RunDirectoryError: there is no run, or it is of a kind that cannot be resumed.
+        """
         path = Path(path)
+        if (path / FLOWER).is_file():
+            raise RunDirectoryError(
+                f"{path} was written by a Flower app and cannot be resumed here: start it anew, flwr run"
+            )
         if not (path / CONFIG).is_file():
             raise RunDirectoryError(f"{path} holds no run to resume: there is no {CONFIG} in it")
         if (path / ARRIVALS).is_file():
             raise RunDirectoryError(
                 f"{path} holds an asynchronous run, which cannot be resumed: begin anew, gyroscope async --overwrite"
             )
-        directory = cls(path, Config.load(path / CONFIG))
-        for name in (*directory._columns(), ENVIRONMENT, STATUS):
+        return Config.load(path / CONFIG)
+
+    @classmethod
+    def reopen(cls, path: str | Path, config: ResolvedConfig, columns: Mapping[str, Sequence[str]]) -> RunDirectory:
+        """Open an existing run directory, to read or to resume."""
+        path = Path(path)
+        directory = cls(path, config, columns)
+        for name in (*columns, ENVIRONMENT, STATUS):
             if not (path / name).is_file():
                 raise RunDirectoryError(
                     f"{path} cannot be resumed: {name} is missing from it. Begin anew with --overwrite"
@@ -118,12 +141,6 @@ class RunDirectory:
         with disk_errors(path, "resume"):
             directory._acquire()
         return directory
-
-    def _columns(self) -> dict[str, Sequence[str]]:
-        assert self.config.workers is not None
-        weights = ("step", *(f"worker_{worker}" for worker in range(self.config.workers)))
-        tables: dict[str, Sequence[str]] = {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
-        return {**tables, DRIFT: DRIFT_COLUMNS} if self.config.servers > 1 else tables
 
     def __enter__(self) -> RunDirectory:
         return self
@@ -164,7 +181,7 @@ class RunDirectory:
         with disk_errors(self.path, row["step"]):
             if table not in self._tables:
                 self._tables[table] = open(self.path / table, "a", encoding="utf-8", newline="")  # noqa: SIM115
-            self._tables[table].write(",".join(cell(row[column]) for column in self._columns()[table]) + "\n")
+            self._tables[table].write(",".join(cell(row[column]) for column in self.columns[table]) + "\n")
 
     def flush(self) -> None:
         """Let readers of the directory see what was appended."""
@@ -177,7 +194,7 @@ class RunDirectory:
 
         Columns that the version that began the run did not know are added, empty.
         """
-        for table, columns in self._columns().items():
+        for table, columns in self.columns.items():
             # An evaluation at step s happens after s rounds, so the one at `step` belongs to the checkpoint.
             last = step if table == EVALUATIONS else step - 1
             lines = (self.path / table).read_text(encoding="utf-8").splitlines(keepends=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -11,24 +12,33 @@ from torch import nn
 from gyroscope._core import random_streams
 from gyroscope._linalg import matrix
 from gyroscope.simulation import tasks
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import CommonConfig, ResolvedCommon
 from gyroscope.simulation.data import shards
 from gyroscope.simulation.data.splits import Split
 from gyroscope._core.errors import ConfigError
 from gyroscope.simulation.workers import SimulatedWorkers
 
 
-def simulated_workers(config: Config, task: tasks.Task, only: int | None = None) -> tuple[Config, SimulatedWorkers]:
-    """The honest workers of a resolved configuration, or `only` one of them, with a model of their own.
+AnyConfig = TypeVar("AnyConfig", bound=ResolvedCommon)
 
-    The configuration returned says how many threads are really used.
+
+def simulated_workers(
+    config: AnyConfig, task: tasks.Task, only: int | None = None
+) -> tuple[AnyConfig, SimulatedWorkers]:
+    """Make the honest workers of a resolved configuration, with a model of their own.
+
+    Args:
+        config: what they are to do. Its `threads`, if set, becomes torch's number of threads.
+        task: model, data and loss.
+        only: the number of one worker to make; without it, all honest ones.
+
+    Returns:
+        The configuration with the number of threads that is really used, and the workers.
     """
     device = _device(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     config = dataclasses.replace(config, threads=torch.get_num_threads())
-    assert config.workers and config.batch
-    assert config.clip is not None and config.l2 is not None
     model = first_model(task, config.seed).to(device)
     train = Split.of(task.train)
     workers = SimulatedWorkers(
@@ -58,7 +68,7 @@ def first_model(task: tasks.Task, seed: int) -> nn.Module:
         return task.model()
 
 
-def _device(config: Config) -> torch.device:
+def _device(config: CommonConfig) -> torch.device:
     try:
         device = torch.device(config.device)
         torch.zeros(1, device=device).item()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gyroscope.runs import run_dir
 from gyroscope._core.errors import ConfigError, MissingExtraError
-from gyroscope.simulation.metrics import Number
-from gyroscope.runs.run_dir import RunDirectory
+from gyroscope.runs import run_dir
+from gyroscope.runs.callbacks import Callback, Row
 
 
-def check(out: str | Path | None) -> None:
-    """Whether scalars for TensorBoard can be written."""
+def check_tensorboard(out: str | Path | None) -> None:
+    """Raise where scalars for TensorBoard cannot be written."""
     if out is None:
         raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
     try:
@@ -22,18 +21,24 @@ def check(out: str | Path | None) -> None:
         ) from problem
 
 
-class Board:
-    """The same scalars for TensorBoard."""
+class TensorBoard(Callback):
+    """Write every number of a run as a scalar, into the run directory."""
 
-    def __init__(self, directory: RunDirectory, step: int) -> None:
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / run_dir.BOARD
+
+    def begin(self, title: str, step: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(directory.path / run_dir.BOARD), purge_step=step)
+        self.writer = SummaryWriter(str(self.path), purge_step=step)
 
-    def write(self, row: dict[str, Number]) -> None:
+    def step(self, row: Row) -> None:
         for name, value in row.items():
             if name != "step" and value is not None:
                 self.writer.add_scalar(name, float(value), int(row["step"] or 0))
 
-    def close(self) -> None:
+    def evaluated(self, row: Row) -> None:
+        self.step(row)
+
+    def end(self) -> None:
         self.writer.close()

@@ -1,63 +1,55 @@
-"""What the Byzantine workers would send if they followed the protocol: for attacks that begin with it."""
+"""The gradients that Byzantine workers would send if they followed the protocol, for attacks that begin with them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.momentum import Placement, State
-from gyroscope.simulation.workers import SimulatedWorkers
-
-_NOTES = {False: "own/", True: "own, flipped/"}
+from gyroscope.momentum import WorkerMomentum
+from gyroscope.simulation.workers import SimulatedWorkers, restore_buffers
 
 
 class ByzantineGradients:
-    """The Byzantine workers at data of their own, whose numbers come after the honest workers' and whose batches so
-    are others than theirs. Nothing is computed before somebody asks, and nothing here changes the run: neither the
-    model's buffers nor anybody's randomness.
+    """Compute the Byzantine workers' own gradients, on right or on flipped labels, when an attack asks for them.
 
-    Their momentum is among the adversary's notes, so that a checkpoint has it: one for right labels, one for flipped
-    ones. What of a placement's state has no row for each worker is everybody's, and taken from the round.
+    Their numbers follow the honest workers', so their batches differ from theirs. Nothing here changes the run: neither
+    the model's buffers nor anybody's randomness.
     """
 
-    def __init__(self, honest: SimulatedWorkers, byzantine: int, placement: Placement) -> None:
-        self.honest, self.byzantine, self.placement = honest, byzantine, placement
-        self._workers: dict[bool, SimulatedWorkers] = {}
+    def __init__(
+        self, honest: SimulatedWorkers, byzantine: int, make_momentum: Callable[[], WorkerMomentum] | None
+    ) -> None:
+        """Compute nothing yet.
 
-    def at(
-        self, step: int, notes: MutableMapping[str, Tensor], state: State, mu: float | None = None
-    ) -> Callable[[bool], Tensor]:
-        """A function from flipped to this round's rows; asking twice computes and accumulates once.
-
-        mu: the momentum factor of this round, where it changes.
+        Args:
+            honest: the honest workers of the run.
+            byzantine: how many more there are.
+            make_momentum: how to make their momentum, where they accumulate as the honest workers do.
         """
+        self.honest, self.byzantine, self.make_momentum = honest, byzantine, make_momentum
+        self._workers: dict[bool, SimulatedWorkers] = {}
+        self._momentum: dict[bool, WorkerMomentum] = {}
+
+    def at(self, step: int) -> Callable[[bool], Tensor]:
+        """Return a function from `flipped` to this round's (f, d) rows; asking twice accumulates once."""
         known: dict[bool, Tensor] = {}
-        placement = self.placement if mu is None else self.placement.at(mu)
 
         def rows(flipped: bool = False) -> Tensor:
             if flipped not in known:
-                known[flipped] = self._rows(placement, step, notes, state, flipped)
+                known[flipped] = self._rows(step, flipped)
             return known[flipped].clone()
 
         return rows
 
-    def _rows(
-        self, placement: Placement, step: int, notes: MutableMapping[str, Tensor], common: State, flipped: bool
-    ) -> Tensor:
-        with as_it_was(self.honest.model):
+    def _rows(self, step: int, flipped: bool) -> Tensor:
+        with unchanged_buffers(self.honest.model):
             _, sampled = self._of(flipped).sample(step)
-        if not placement.accumulates_rows:
-            return sampled
-        prefix, first = _NOTES[flipped], placement.init(sampled)
-        ours = [name for name, value in first.items() if value.dim() == sampled.dim()]
-        kept = {name: notes.get(prefix + name, first[name]) for name in ours}
-        sent, state = placement.before(sampled, {**common, **kept})
-        notes.update({prefix + name: state[name] for name in ours})
-        return sent
+        return sampled if self.make_momentum is None else self._momentum_of(flipped).update(sampled)
 
     def _of(self, flipped: bool) -> SimulatedWorkers:
         if flipped not in self._workers:
@@ -65,9 +57,25 @@ class ByzantineGradients:
             self._workers[flipped] = self.honest.beside(self.byzantine, relabel)
         return self._workers[flipped]
 
+    def _momentum_of(self, flipped: bool) -> WorkerMomentum:
+        if flipped not in self._momentum:
+            assert self.make_momentum is not None
+            self._momentum[flipped] = self.make_momentum()
+        return self._momentum[flipped]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the Byzantine workers' momentum."""
+        return {str(flipped): momentum.state_dict() for flipped, momentum in self._momentum.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        for flipped in (False, True):
+            if str(flipped) in state:
+                self._momentum_of(flipped).load_state_dict(state[str(flipped)])
+
 
 def flip(targets: Tensor) -> Callable[[Tensor], Tensor]:
-    """The exchange of labels y <-> C-1-y, for the C classes of these targets. Ignored ones (below 0) stay."""
+    """Return the exchange of labels y <-> C-1-y for the C classes of these targets. Ignored ones (below 0) stay."""
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise ConfigError(f"labels can be flipped where they are whole numbers, but this task's are {targets.dtype}")
     last = int(targets.max())
@@ -75,10 +83,8 @@ def flip(targets: Tensor) -> Callable[[Tensor], Tensor]:
 
 
 @contextlib.contextmanager
-def as_it_was(model: nn.Module) -> Iterator[None]:
-    """A forward pass moves batch-norm's running statistics, which serve evaluation: those are for honest data."""
+def unchanged_buffers(model: nn.Module) -> Iterator[None]:
+    """Restore batch-norm's running statistics afterwards: a forward pass moves them, and they serve evaluation."""
     before = [buffer.clone() for buffer in model.buffers()]
     yield
-    with torch.no_grad():
-        for buffer, value in zip(model.buffers(), before, strict=True):
-            buffer.copy_(value)
+    restore_buffers(model, before)

@@ -58,24 +58,24 @@ class MetricsState:
 
 
 def measure(
-    played: Round, parameters: Tensor, memory: MetricsState, ratio_bound: float | None
+    played: Round, parameters: Tensor, state: MetricsState, ratio_bound: float | None
 ) -> tuple[dict[str, Number], MetricsState]:
-    """All columns of one round (`parameters` are those after it), and the memory for the next."""
-    of_sent, h = played.of_sent.moments, len(played.of_sent.rows)
-    of_sampled = played.of_sampled.moments if played.of_sampled else None
+    """All columns of one round (`parameters` are those after it), and the state for the next."""
+    of_sent, h = played.sent.moments, len(played.sent.rows)
+    of_sampled = played.sampled.moments if played.sampled else None
     vectors = {
         "sampled": of_sampled.mean if of_sampled else None,
         "sent": of_sent.mean,
         "attack": _mean(played.attack),
-        "aggregate": played.aggregate.vector,
+        "aggregate": played.update.aggregate.vector,
     }
     products = _Products(
         {
             **{name: vector for name, vector in vectors.items() if vector is not None},
-            **{f"{name}, before": vector for name, vector in memory.previous.items()},
-            **({"past": memory.trajectory.past} if of_sampled else {}),
-            "away": (played.aggregate.vector, of_sent.mean),
-            "travelled": (parameters, memory.start),
+            **{f"{name}, before": vector for name, vector in state.previous.items()},
+            **({"past": state.trajectory.past} if of_sampled else {}),
+            "away": (played.update.aggregate.vector, of_sent.mean),
+            "travelled": (parameters, state.start),
         },
         [*PAIRS, *((name, f"{name}, before") for name in VECTORS), ("sampled", "past")],
     )
@@ -86,11 +86,11 @@ def measure(
         "attack": _attack_deviation(played.attack),
         "aggregate": products.norm("away"),
     }
-    curvature, trajectory = None, memory.trajectory
+    curvature, trajectory = None, state.trajectory
     if of_sampled:
         known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
         curvature, trajectory = theory.advance(
-            memory.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, played.mu, known
+            state.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, played.mu, known
         )
     ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
 
@@ -116,33 +116,34 @@ def measure(
     row["omega"] = curvature.omega if curvature else None
     row["lambda"] = curvature.lambda_ if curvature else None
     row["decrease_holds"] = curvature.decreases if curvature else None
-    row["at_workers"] = played.at_workers
+    row["at_workers"] = None
     row["distance_from_start"] = products.norm("travelled")
-    row["byzantine_share"] = _byzantine_share(played.aggregate.weight, len(played.sent))
-    return row, MetricsState(memory.start, trajectory, _kept(vectors))
+    row["byzantine_share"] = _byzantine_share(played.update.weight, played.honest)
+    row.update(played.extra)
+    return row, MetricsState(state.start, trajectory, _kept(vectors))
 
 
-def follow(played: Round, memory: MetricsState, measured_next: bool) -> MetricsState:
-    """The memory after a round that is not measured: what later measures need of it, and no more."""
-    mean, trajectory = None, memory.trajectory
-    if played.of_sampled:
-        mean, h = played.of_sampled.moments.mean, len(played.of_sampled.rows)
+def follow(played: Round, state: MetricsState, measured_next: bool) -> MetricsState:
+    """The state after a round that is not measured: what later measures need of it, and no more."""
+    mean, trajectory = None, state.trajectory
+    if played.sampled:
+        mean, h = played.sampled.moments.mean, len(played.sampled.rows)
         dots = moments.products([mean, trajectory.past], [(0, 1)]).dots
-        sigma = 0.0 if h == 1 else theory.spread(played.of_sampled.moments.squares, h)
+        sigma = 0.0 if h == 1 else theory.spread(played.sampled.moments.squares, h)
         _, trajectory = theory.advance(trajectory, mean, sigma, played.mu, (dots[0][0], dots[0][1]))
     if not measured_next:
-        return MetricsState(memory.start, trajectory, {})
+        return MetricsState(state.start, trajectory, {})
     vectors = {
         "sampled": mean,
-        "sent": played.of_sent.moments.mean,
+        "sent": played.sent.moments.mean,
         "attack": _mean(played.attack),
-        "aggregate": played.aggregate.vector,
+        "aggregate": played.update.aggregate.vector,
     }
-    return MetricsState(memory.start, trajectory, _kept(vectors))
+    return MetricsState(state.start, trajectory, _kept(vectors))
 
 
 def _kept(vectors: dict[str, Tensor | None]) -> dict[str, Tensor]:
-    """For the next round: copies of what is the table's own memory; means and aggregates are new at every step."""
+    """For the next round: copies of what is the round's own memory; means and aggregates are new at every step."""
     return {
         name: vector.clone() if name == "attack" else vector for name, vector in vectors.items() if vector is not None
     }

@@ -1,11 +1,13 @@
-"""The round: one synchronous step of Byzantine distributed SGD, and the whole of it.
+"""One synchronous round of Byzantine distributed SGD, and the whole of it.
 
-gradients -> momentum at the workers -> attack -> momentum before the rule -> rule -> momentum after it -> parameters
+collect -> worker momentum -> attack -> aggregate -> update
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -14,151 +16,131 @@ from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._linalg import memory
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import Attack, AttackContext
-from gyroscope.momentum import Placement
-from gyroscope.research.adaptive.curvature import Course
-from gyroscope.research.adaptive.curvature import State as CourseState
-from gyroscope.rules import Aggregate, Rule, RuleContext, RuleState
-from gyroscope.runs.schedule import Schedule
+from gyroscope.momentum import RobustAggregator, Update, WorkerMomentum
+from gyroscope.rules import RuleContext
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.trusted import TrustedSamples
 from gyroscope.simulation.workers import Workers
 
 
 @dataclasses.dataclass(frozen=True)
-class Players:
-    """Who takes part in a round, and by which rules."""
+class RoundConfig:
+    """Who takes part in a round. It does not change from round to round."""
 
     workers: Workers
-    placement: Placement
+    """The honest ones."""
     attack: Attack | None
     byzantine: int
     """How many workers really are Byzantine: 0 without an attack."""
-    rule: Rule
-    declared_f: int
-    """How many the rule is told to tolerate."""
-    schedule: Schedule
-    course: Course
-    """What of momentum factor and learning rate adapts to the trajectory."""
+    momentum: str
+    """Where momentum is computed."""
+    mu: float
     seed: int
     trusted: TrustedSamples | None = None
-    """What the server holds itself, for a rule that compares with it."""
-    own: ByzantineGradients | None = None
+    """Samples that the server holds, for a rule that compares with them."""
+    byzantine_gradients: ByzantineGradients | None = None
     """What the Byzantine workers would send if they were honest, for attacks that ask."""
 
-    @property
-    def n(self) -> int:
-        return self.workers.count + self.byzantine
 
+class RoundState:
+    """What a round reads and writes: an (n, d) matrix of rows, honest workers first, and everybody's state."""
 
-class Table:
-    """The memory of a round, allocated once: an (n, d) matrix in which everyone has a row, and the placement's state.
-
-    Rows of honest workers come first, those of Byzantine workers last.
-    """
-
-    def __init__(self, players: Players) -> None:
-        h, parameters = players.workers.count, players.workers.parameters
-        self.matrix = memory.table(players.n, parameters.numel(), parameters)
-        self.honest, self.byzantine = self.matrix[:h], self.matrix[h:]
-        self.state = players.placement.init(self.honest)
-        self.memory: RuleState = {}
-        """The rule's."""
-        self.course: CourseState = {}
-        self.notes: dict[str, Tensor] = {}
-        """The adversary's."""
-        # Gradients are sampled right where they are sent from, unless momentum comes between.
-        self.sampled = self.honest
-        if players.placement.accumulates_rows:
-            self.sampled = memory.table(h, parameters.numel(), parameters)
+    def __init__(
+        self, config: RoundConfig, aggregator: RobustAggregator, worker_momentum: WorkerMomentum | None
+    ) -> None:
+        h, parameters = config.workers.count, config.workers.parameters
+        self.aggregator = aggregator
+        self.worker_momentum = worker_momentum
+        """Of the honest workers, where it is computed here."""
+        self.adversary: dict[str, Tensor] = {}
+        """The state of the attack."""
+        self.rows = memory.table(h + config.byzantine, parameters.numel(), parameters)
+        self.honest, self.byzantine = self.rows[:h], self.rows[h:]
+        # Workers compute gradients right where they send them from, unless momentum comes between.
+        self.gradients = self.honest
+        if worker_momentum is not None:
+            self.gradients = memory.table(h, parameters.numel(), parameters)
 
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What happened in a round. The rows are the table's own memory: they hold until the next round."""
+    """What happened in a round. The rows are the state's own memory: the next round overwrites them."""
 
     step: int
     lr: float
     mu: float
     losses: Tensor
-    sampled: Tensor | None
+    sampled: CachedMoments | None
     """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
-    sent: Tensor
-    """(h, d): what the rule was shown of them; with momentum before the rule, the accumulated gradients. NaN for who
-    sent nothing."""
+    sent: CachedMoments
+    """(h, d): what the rule was given of the honest workers that are present, momentum included."""
     attack: Tensor
     """(f, d): what the Byzantine workers sent; f may be 0."""
-    aggregate: Aggregate
-    """What the rule made of it."""
-    of_sampled: CachedMoments | None
-    of_sent: CachedMoments
-    """The same rows, of those workers that are present, with their moments, which attack and measures share."""
-    at_workers: bool | None = None
-    """Where momentum was in this round, for a placement that switches."""
+    update: Update
+    honest: int
+    """How many honest workers there are, present or not."""
+    extra: dict[str, Any] = dataclasses.field(default_factory=dict)
+    """Columns of metrics.csv that another kind of round fills."""
 
 
-def play(players: Players, table: Table, step: int, clock: Clock = UNTIMED) -> Round:
-    """Play one round: update the model's parameters and the table in place, and tell what happened."""
-    parameters = players.workers.parameters
-    advice = players.course.advice(table.course)
-    placement = players.placement.at(advice.mu)
-    losses, sampled = players.workers.sample(step, out=table.sampled, clock=clock)
-    sent, table.state = placement.before(sampled, table.state, out=table.honest)
+def play_round(config: RoundConfig, state: RoundState, step: int, lr: float, clock: Clock = UNTIMED) -> Round:
+    """Play one round: change the model's parameters and the state in place, and return what happened."""
+    workers = config.workers
+    losses, gradients = workers.sample(step, out=state.gradients, clock=clock)
+    sent = gradients
+    if state.worker_momentum is not None:
+        sent = state.worker_momentum.update(gradients, out=state.honest)
     clock.lap("momentum")
-    present = players.workers.present
-    of_sent = CachedMoments(sent if present is None else sent[present])
-    of_sampled = of_sent
-    if sent is not sampled:
-        of_sampled = CachedMoments(sampled if present is None else sampled[present])
+    of_sent = of_sampled = present_rows(sent, workers)
+    if sent is not gradients:
+        of_sampled = present_rows(gradients, workers)
     trusted = None
-    if players.trusted:
-        trusted = players.trusted.gradient(step, advice.mu)
+    if config.trusted is not None:
+        trusted = config.trusted.gradient(step)
         clock.lap("gradients")
-    context = RuleContext(step, players.seed, table.memory, trusted)
-    attack = _attack_rows(players, placement, table, of_sent, context)
-    table.byzantine.copy_(attack)
+    # Where workers are missing, nobody can foresee what the server keeps of them.
+    preview = state.aggregator.preview if workers.present is None else None
+    attack = attack_rows(config, state, of_sent, step, state.aggregator.rule_context(trusted), preview)
+    state.byzantine.copy_(attack)
     clock.lap("attack")
-    shown, table.state = placement.received(table.matrix, table.state, players.declared_f, players.workers.count)
-    if shown is not table.matrix:
-        sent = shown[: players.workers.count]
-        of_sent = CachedMoments(sent if present is None else sent[present])
-    clock.lap("momentum")
-    aggregate, table.memory = players.rule.step(shown, players.declared_f, context)
-    if players.trusted:
-        players.trusted.played(aggregate.vector)
+    update = state.aggregator.step(state.rows, trusted=trusted)
     clock.lap("rule")
-    shared = placement.shared(table.state)
-    direction, table.state = placement.after(aggregate.vector, table.state)
-    accumulated = placement.accumulates_rows or not placement.knows_samples
-    table.course = players.course.observe(table.course, table.matrix, parameters, advice.mu, accumulated, shared)
-    clock.lap("momentum")
-    lr = players.schedule.at(step) * advice.rate
-    parameters.sub_(direction, alpha=lr)
+    workers.parameters.sub_(update.vector, alpha=lr)
     clock.lap("update")
-    if not placement.knows_samples:
-        return Round(step, lr, advice.mu, losses, None, sent, attack, aggregate, None, of_sent)
-    switch = placement.at_workers(table.state)
-    return Round(step, lr, advice.mu, losses, sampled, sent, attack, aggregate, of_sampled, of_sent, switch)
+    if update.rows.data_ptr() != state.rows.data_ptr():  # the server accumulated them
+        of_sent = present_rows(update.rows[: workers.count], workers)
+    sampled = None if workers.accumulates else of_sampled
+    return Round(step, lr, config.mu, losses, sampled, of_sent, attack, update, workers.count)
 
 
-def _attack_rows(
-    players: Players, placement: Placement, table: Table, honest: CachedMoments, context: RuleContext
+def present_rows(rows: Tensor, workers: Workers) -> CachedMoments:
+    """Return the rows of the honest workers that are present, with their moments computed once."""
+    return CachedMoments(rows if workers.present is None else rows[workers.present])
+
+
+def attack_rows(
+    config: RoundConfig,
+    state: RoundState,
+    honest: CachedMoments,
+    step: int,
+    rule_context: RuleContext,
+    preview: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
-    if players.attack is None:
+    """Return what the Byzantine workers send, who see the honest rows and all that the server knows."""
+    if config.attack is None:
         return honest.rows[:0]
-    state, h = table.state, players.workers.count
-    # Where workers are missing, nobody knows what the server keeps of the others: it is left out then.
-    foreseen = placement.sees_all_rows and players.workers.present is None
-    view = AttackContext(
-        rule=players.rule,
-        declared_f=players.declared_f,
-        generator=random_streams.generator(players.seed, "attack", context.step),
-        step=context.step,
-        parameters=players.workers.parameters.clone(),  # the adversary sees the parameters but cannot write them
-        momentum=placement.name,
-        rule_context=context,
-        state=table.notes,
+    gradients = config.byzantine_gradients
+    context = AttackContext(
+        rule=state.aggregator.rule,
+        declared_f=state.aggregator.f,
+        generator=random_streams.generator(config.seed, "attack", step),
+        step=step,
+        parameters=config.workers.parameters.clone(),  # the adversary reads the parameters but cannot write them
+        momentum=config.momentum,
+        rule_context=rule_context,
+        state=state.adversary,
         moments=honest,
-        compute_gradients=players.own.at(context.step, table.notes, state, placement.mu) if players.own else None,
-        preview=(lambda rows: placement.received(rows, state, players.declared_f, h)[0]) if foreseen else None,
+        compute_gradients=gradients.at(step) if gradients else None,
+        preview=preview,
     )
-    return players.attack(honest.rows, players.byzantine, view)
+    return config.attack(honest.rows, config.byzantine, context)

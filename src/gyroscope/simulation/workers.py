@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -138,6 +139,7 @@ class SimulatedWorkers:
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
         for start in range(0, self.count, self._group):
             own = rows[start : start + self._group]
@@ -147,9 +149,19 @@ class SimulatedWorkers:
                 targets = self.relabel(targets)
             clock.lap("data")
             noise = self.seed, step, workers.start
-            losses.append(self.gradients(inputs, targets, noise, self.terms(), own))
+            losses.append(self.gradients(inputs, targets, noise, self.transform(), own))
             clock.lap("gradients")
-        return torch.cat(losses), rows
+        self.present = self.finite_rows(rows)
+        if self.present is not None:  # one sample that is not finite would stay in the running statistics for ever
+            restore_buffers(self.model, buffers)
+        found = torch.cat(losses)
+        return found if self.present is None else found[self.present], rows
+
+    def finite_rows(self, rows: Tensor) -> Tensor | None:
+        """Return the numbers of the finite rows; None for all of them."""
+        # Clipping makes NaN of all of a row that is not finite, so that one column tells.
+        finite = (rows if self.clip == math.inf else rows[:, :1]).sum(dim=1).isfinite()
+        return None if bool(finite.all()) else finite.nonzero().flatten()
 
     def state(self) -> dict[str, Tensor]:
         return {}  # their batches come from stateless streams, and their momentum is the placement's
@@ -179,7 +191,7 @@ class SimulatedWorkers:
         ]
         return prepared, targets
 
-    def terms(self) -> GradientTransform:
+    def transform(self) -> GradientTransform:
         """What makes a row of a gradient at the parameters as they are."""
         if self.l2 == 0:
             return GradientTransform(None, self.clip)
@@ -189,6 +201,13 @@ class SimulatedWorkers:
         norm = torch.linalg.vector_norm(self.parameters)
         unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
         return GradientTransform(unit.mul_(self.l2**2), self.clip)
+
+
+def restore_buffers(model: nn.Module, before: list[Tensor]) -> None:
+    """Write these values back into the model's buffers."""
+    with torch.no_grad():
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
 
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:

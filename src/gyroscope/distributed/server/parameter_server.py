@@ -8,7 +8,7 @@ import ipaddress
 import math
 import multiprocessing
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,10 @@ from gyroscope._linalg.memory import keep_freed_memory
 from gyroscope.distributed.protocol import Offer, TCPStore
 from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.runs import events, run_dir, training
-from gyroscope.runs import progress as progress_module
-from gyroscope.runs.config import Config
+from gyroscope.runs.callbacks import Callback
+from gyroscope.runs.config import Config, ResolvedConfig
 from gyroscope.runs.events import Events
-from gyroscope.runs.progress import Progress, Silent
+from gyroscope.runs.progress import remark
 from gyroscope.runs.result import Result
 from gyroscope.simulation import tasks
 from gyroscope.simulation.workers import SimulatedWorkers
@@ -63,12 +63,12 @@ class Server:
     """Listens as soon as it is made, so that workers may come at any time; use it in a `with` block."""
 
     def __init__(
-        self, terms: ServerOptions, progress: Progress | None = None, stop: Callable[[], bool] = lambda: False
+        self, options: ServerOptions, callbacks: Sequence[Callback] = (), stop: Callable[[], bool] = lambda: False
     ) -> None:
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError("a server needs Linux or macOS: its links are processes of a kind that this system lacks")
-        self.terms, self.progress, self.stop = terms, progress or Silent(), stop
-        self._socket = _listen(terms.host, terms.port)
+        self.options, self.callbacks, self.stop = options, callbacks, stop
+        self._socket = _listen(options.host, options.port)
         self.host, self.port = self._socket.getsockname()[:2]
         # The socket is ours, because the store by itself would listen on all networks of the machine.
         self._store = TCPStore(
@@ -101,22 +101,21 @@ class Server:
         clock: Clock = UNTIMED,
     ) -> Result:
         """`gyroscope.train` with the workers that come. (A task of one's own needs workers of one's own.)"""
-        hire = self._hire(Path(out))
         return self._run(
             lambda: training.train(
-                config, task=task, out=out, overwrite=overwrite, progress=self.progress, stop=self.stop, clock=clock,
-                hire=hire,
+                config, task=task, out=out, overwrite=overwrite, callbacks=self.callbacks, stop=self.stop, clock=clock,
+                worker_factory=self._worker_factory(Path(out)),
             ),
         )  # fmt: skip
 
     def resume(self, out: str | Path, machine: Mapping[str, Any] | None = None) -> Result:
         """`gyroscope.resume` with the workers that come (back)."""
-        directory = Path(out)
         return self._run(
             lambda: training.resume(
-                out, progress=self.progress, stop=self.stop, machine=machine, hire=self._hire(directory)
+                out, callbacks=self.callbacks, stop=self.stop, machine=machine,
+                worker_factory=self._worker_factory(Path(out)),
             ),
-        )
+        )  # fmt: skip
 
     def _run(self, run: Callable[[], Result]) -> Result:
         keep_freed_memory()
@@ -127,15 +126,18 @@ class Server:
             self.log.add(events.FINISHED if self._over else events.STOPPED, None, result.status)
         return result
 
-    def _hire(self, directory: Path) -> training.Hire:
-        def hire(config: Config, simulated: SimulatedWorkers) -> LinkedWorkers:
-            assert config.workers is not None and config.declared_byzantine is not None
+    def _remark(self, text: str) -> None:
+        for callback in self.callbacks:
+            remark(callback, text)
+
+    def _worker_factory(self, directory: Path) -> training.WorkerFactory:
+        def worker_factory(config: ResolvedConfig, simulated: SimulatedWorkers) -> LinkedWorkers:
             offer = Offer(
                 config,
                 simulated.count,
                 simulated.parameters.numel(),
                 str(simulated.parameters.dtype).removeprefix("torch."),
-                self.terms.deadline,
+                self.options.deadline,
             )
             # A rule that tolerates nothing needs every row.
             tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
@@ -147,15 +149,15 @@ class Server:
                 self._store,
                 (self.host, self.port),
                 required=simulated.count - max(0, tolerated),
-                grace=self.terms.grace,
+                grace=self.options.grace,
                 log=self.log,
                 stop=self.stop,
-                remark=lambda text: progress_module.remark(self.progress, text),
+                remark=self._remark,
                 opened=lambda: self.log.write_to(directory),
             )
             return self._workers
 
-        return hire
+        return worker_factory
 
 
 def _is_wildcard(host: str) -> bool:

@@ -23,7 +23,7 @@ from gyroscope.distributed.server.broadcast_buffer import PLACES, BroadcastBuffe
 from gyroscope.distributed.server.worker_handle import WorkerHandle
 from gyroscope.runs import events
 from gyroscope.runs.events import Events
-from gyroscope.simulation.workers import SimulatedWorkers
+from gyroscope.simulation.workers import SimulatedWorkers, restore_buffers
 
 _SLICE_SECONDS = 0.2
 """How long to sleep at most before looking whether somebody asked to stop."""
@@ -148,9 +148,12 @@ class LinkedWorkers:
             return
         worker = step % self.count
         inputs, _ = self.simulated.batches(step, range(worker, worker + 1))
+        before = [buffer.clone() for buffer in self.simulated.model.buffers()]
         self.simulated.model.train()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             self.simulated.model(inputs[0])
+        if not all(bool(all_finite(buffer)) for buffer in self.simulated.model.buffers()):
+            restore_buffers(self.simulated.model, before)
 
     # -- a round ------------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,6 @@ class _Node(SimulatedWorkers):
         task = load_task(settings.task, settings.data_dir)
         self.model: nn.Module = first_model(task, settings.seed)
         config = settings.config(task.defaults.batch)
-        assert config.clip is not None and config.l2 is not None and config.batch is not None
         super().__init__(
             self.model,
             task.loss,

@@ -59,7 +59,8 @@ class Recorder:
         self.model = first_model(self.task, settings.seed)
         self.test = Split.of(self.task.test)
         self.accuracies: list[float] = []
-        self.directory = RunDirectory.create(_free(settings), settings.config(self.task.defaults.batch))
+        config = settings.config(self.task.defaults.batch)
+        self.directory = RunDirectory.create(_free(settings), config, run_dir.columns(config.workers))
         self.log = Events()
 
     def begin(self) -> None:

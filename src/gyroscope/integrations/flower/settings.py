@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from gyroscope import momentum, rules
+from gyroscope import rules
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope.runs.config import Config
+from gyroscope.momentum import BASIC_PLACEMENTS, check_placement
+from gyroscope.runs.config import Config, ResolvedConfig
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import tasks
 
@@ -47,7 +48,7 @@ class Settings:
         rule = rules.parse(self.rule)
         rule.check_feasible(self.nodes, self.f)
         rules.refuse_trusted(rule, "a Flower app")
-        momentum.make(self.momentum, self.mu, among=momentum.USUAL)
+        check_placement(self.momentum, self.mu, False, BASIC_PLACEMENTS)
         Schedule.parse(self.lr)
         tasks.parse(self.task)
 
@@ -62,7 +63,7 @@ class Settings:
             values[key.replace("-", "_")] = _converted(key, value, kinds[key])
         return cls(**values)  # type: ignore[arg-type]
 
-    def config(self, task_batch: int) -> Config:
+    def config(self, task_batch: int) -> ResolvedConfig:
         """The same as one of Gyroscope's configurations, for the run directory. A step is a round there."""
         return Config(
             task=self.task,

@@ -15,11 +15,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from gyroscope import momentum, rules
+from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError
 from gyroscope._core.sanitize import shortened
 from gyroscope.integrations.flower.careful_grid import CarefulGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
+from gyroscope.momentum import RobustAggregator
 from gyroscope.runs.events import JOINED, REJECTED, SKIPPED
 
 log = logging.getLogger("flwr")  # Flower's own, so that `flwr run --stream` shows what is said here
@@ -94,7 +95,7 @@ class RobustStrategy(Strategy):
         self.n, self.f, self.patience, self.gathering = n, f, patience, gathering
         self.evaluate = evaluate
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.placement = momentum.make("server", server_momentum)
+        self.server_momentum = server_momentum
         self.on_event, self.on_weights = on_event, on_weights
         self._seed = seed
         self._ttl: float | None = None
@@ -110,8 +111,9 @@ class RobustStrategy(Strategy):
         self._gathered = False
         self._layout: Layout | None = None
         self._sent: Values | None = None
-        self._memory: momentum.State = {}
-        self._rule_memory: rules.RuleState = {}
+        self._aggregator = RobustAggregator(
+            self.rule, self.f, momentum="server", mu=self.server_momentum, seed=self._seed
+        )
 
     def start(
         self,
@@ -270,18 +272,17 @@ class RobustStrategy(Strategy):
         rows = torch.full((self.n, len(start)), float("nan"), dtype=start.dtype)
         for seat, values in valid.items():
             torch.sub(values.vector, start, out=rows[seat])
-        context = rules.RuleContext(server_round - 1, self._seed, self._rule_memory)
-        aggregate, rule_memory = self.rule.step(rows, self.f, context)
-        memory = self._memory or self.placement.init(rows)
-        direction, memory = self.placement.after(aggregate.vector, memory)
-        direction = torch.where(self._layout.mask(STATISTICS), direction, aggregate.vector)
+        before = self._aggregator.state_dict()
+        self._aggregator.rounds = server_round - 1
+        update = self._aggregator.step(rows)
+        direction = torch.where(self._layout.mask(STATISTICS), update.vector, update.aggregate.vector)
         moved = Values(start + direction, {name: self._median(name, valid) for name in self._sent.others})
         # Judged as it will be sent: float16 may overflow where float32 does not.
         if not bool(torch.isfinite(self._layout.read(self._layout.write(moved)).vector).all()):
+            self._aggregator.load_state_dict(before)
             return None
-        self._memory, self._rule_memory = memory, rule_memory
-        if self.on_weights is not None and aggregate.weight is not None:
-            self.on_weights(server_round, aggregate.weight.tolist())
+        if self.on_weights is not None and update.weight is not None:
+            self.on_weights(server_round, update.weight.tolist())
         return moved
 
     def _median(self, name: str, valid: dict[int, Values]) -> Any:

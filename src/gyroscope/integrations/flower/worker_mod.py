@@ -10,10 +10,10 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
 from torch import Tensor
 
-from gyroscope import momentum
 from gyroscope._core.errors import ConfigError
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
 from gyroscope.integrations.flower.strategy import STATISTICS
+from gyroscope.momentum import WorkerMomentum
 
 log = logging.getLogger("flwr")
 
@@ -36,7 +36,7 @@ def worker_momentum(mu: float = 0.9) -> Callable[[Message, Context, Next], Messa
 
     Whole-number arrays and batch-norm's running statistics are passed on as trained.
     """
-    placement = momentum.make("workers", mu)
+    WorkerMomentum(mu)  # says at once if there is no such factor
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
         reply = call_next(message, context)
@@ -49,12 +49,12 @@ def worker_momentum(mu: float = 0.9) -> Callable[[Message, Context, Next], Messa
             after = layout.read(trained)
         except RefusedError as problem:
             raise ConfigError(f"worker_momentum: the client's arrays do not fit those it was sent: {problem}") from None
-        update = (after.vector - before.vector).unsqueeze(0)
-        memory = _remembered(context, layout)
-        state = placement.init(update) if memory is None else {"workers": memory.unsqueeze(0)}
-        rows, state = placement.before(update, state)
-        with_momentum = torch.where(layout.mask(STATISTICS), rows[0], update[0])
-        _remember(context, layout, Values(state["workers"][0], before.others), _round(message))
+        update = after.vector - before.vector
+        momentum, known = WorkerMomentum(mu), _remembered(context, layout)
+        momentum.load_state_dict({} if known is None else {"momentum": known})
+        with_momentum = torch.where(layout.mask(STATISTICS), momentum.update(update), update)
+        assert momentum.memory is not None
+        _remember(context, layout, Values(momentum.memory, before.others), _round(message))
         reply.content[name] = layout.write(Values(before.vector + with_momentum, after.others))
         return reply
 

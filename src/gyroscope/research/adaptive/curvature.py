@@ -11,7 +11,7 @@ The server does not know the honest mean g_t. It takes the median of each column
 what the median gained beyond mu times the last one, or beyond what all workers add, where that is the same for all and
 the server knows it (`feedback`). f rows of anything move it no further than honest values reach.
 The median is noisy, and noise lengthens what is squared: |g_t|^2 by its variance v, |g_t - g_u|^2 by twice that. So v
-is taken off, estimated as pi/2 * sigma^2 / n with a robust sigma (`momentum.adaptive`). Without that, l would be the
+is taken off, estimated as pi/2 * sigma^2 / n with a robust sigma (`switching`). Without that, l would be the
 noise's, and the bound never in danger. All sums are recursions: no window of the past is kept.
 """
 
@@ -27,9 +27,9 @@ from torch import Tensor
 from gyroscope._core.errors import UnknownNameError
 from gyroscope._core.theory import cosine, dot
 from gyroscope._linalg import order_statistics
-from gyroscope.research.adaptive.placements import robust_deviation
+from gyroscope.research.adaptive.switching import robust_deviation
 
-State = Mapping[str, Tensor]
+CurvatureState = Mapping[str, Tensor]
 
 ADAPTATIONS = ("none", "mu", "lr", "safe-lr", "mu+lr", "mu+safe-lr")
 
@@ -42,7 +42,7 @@ _MEMORY = 0.9
 
 
 @dataclasses.dataclass(frozen=True)
-class Advice:
+class Hyperparameters:
     """For the next step."""
 
     mu: float
@@ -52,8 +52,8 @@ class Advice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Course:
-    """What adapts to the trajectory. State in, state out; the state is named tensors, for any checkpoint.
+class CurvatureSchedule:
+    """What adapts to the trajectory. CurvatureState in, state out; the state is named tensors, for any checkpoint.
 
     The momentum factor is mu * min(1, 1 + c), where c is the cosine of the last gradient and the discounted sum of
     those before it: s_t divided by twice the norms. It is whole while the trajectory goes straight or sideways, and
@@ -72,23 +72,23 @@ class Course:
         if self.adapts not in ADAPTATIONS:
             raise UnknownNameError("adaptation", self.adapts, ADAPTATIONS)
 
-    def advice(self, state: State) -> Advice:
+    def hyperparameters(self, state: CurvatureState) -> Hyperparameters:
         if not state:
-            return Advice(self.mu)
+            return Hyperparameters(self.mu)
         cosine_, rate = state["advice"].tolist()
-        return Advice(
+        return Hyperparameters(
             self.mu * min(1.0, 1.0 + cosine_) if "mu" in self.adapts else self.mu, rate if "lr" in self.adapts else 1.0
         )
 
     def observe(
         self,
-        state: State,
+        state: CurvatureState,
         rows: Tensor,
         parameters: Tensor,
         mu: float,
         accumulated: bool,
         shared: Tensor | None = None,
-    ) -> State:
+    ) -> CurvatureState:
         """After a round: the rows that arrived at these parameters, with this momentum factor.
 
         accumulated: whether the rows hold momentum already. shared: that momentum, where all rows hold the same.
@@ -130,7 +130,7 @@ class Course:
         }
 
 
-def _begin(middle: Tensor, spread: float, parameters: Tensor, n: int) -> State:
+def _begin(middle: Tensor, spread: float, parameters: Tensor, n: int) -> CurvatureState:
     nothing = torch.zeros_like(parameters)
     norm2 = max(0.0, dot(middle, middle) - _noise(spread, n))
     return {
@@ -150,7 +150,7 @@ def _noise(variance: float, n: int) -> float:
     return math.pi / 2 * variance / n
 
 
-def _lipschitz(before: float, gradient: Tensor, place: Tensor, noise: float, last: State) -> float:
+def _lipschitz(before: float, gradient: Tensor, place: Tensor, noise: float, last: CurvatureState) -> float:
     """The moving average; NaN as long as nothing has moved."""
     way = float(torch.linalg.vector_norm(place - last["place"], dtype=torch.float64))
     change2 = float(torch.linalg.vector_norm(gradient - last["gradient"], dtype=torch.float64)) ** 2

@@ -3,7 +3,7 @@
 The server cannot aggregate what has not arrived, so it applies gradients one by one, as they come. What protects it is
 a filter that accepts or refuses each by itself: Kardam's (Damaskinos et al. 2018).
 
-    from gyroscope import asynchronous
+    from gyroscope.research import asynchronous
 
     result = asynchronous.train(asynchronous.AsyncConfig(attack="empire", byzantine=5, byzantine_speed=10))
     print(result.max_accuracy, result.arrivals[["worker", "staleness", "accepted"]].tail())
@@ -11,9 +11,9 @@ a filter that accepts or refuses each by itself: Kardam's (Damaskinos et al. 201
 
 from __future__ import annotations
 
-from gyroscope.research.asynchronous.config import AsyncConfig
+from gyroscope.research.asynchronous.async_config import AsyncConfig
+from gyroscope.research.asynchronous.async_placement import PLACEMENTS
+from gyroscope.research.asynchronous.async_run import AsyncResult, train
 from gyroscope.research.asynchronous.kardam import FILTERS
-from gyroscope.research.asynchronous.placement import PLACEMENTS
-from gyroscope.research.asynchronous.training import AsyncResult, train
 
 __all__ = ["FILTERS", "PLACEMENTS", "AsyncConfig", "AsyncResult", "train"]

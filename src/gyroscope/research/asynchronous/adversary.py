@@ -13,10 +13,10 @@ from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import AttackContext, Drop, nested
-from gyroscope.research.asynchronous.config import AsyncConfig
-from gyroscope.research.asynchronous.placement import Placement
+from gyroscope.research.asynchronous.async_config import ResolvedAsyncConfig
+from gyroscope.research.asynchronous.async_placement import AsyncPlacement
 from gyroscope.rules import Aggregate, Rule
-from gyroscope.simulation.byzantine_gradients import as_it_was, flip
+from gyroscope.simulation.byzantine_gradients import flip, unchanged_buffers
 from gyroscope.simulation.workers import SimulatedWorkers
 
 
@@ -65,13 +65,11 @@ class OwnWork:
     taken to send the same. Nothing here changes the run: neither the model nor anybody's randomness.
     """
 
-    def __init__(self, config: AsyncConfig, honest: SimulatedWorkers, place: str) -> None:
-        assert config.workers is not None and config.mu is not None
+    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, place: str) -> None:
         self.honest, self.f = honest, config.byzantine
         nesterov = config.nesterov and place == "workers"
         self.placements = {
-            flipped: Placement(place, honest.parameters, config.workers, config.mu, nesterov)
-            for flipped in (False, True)
+            flipped: AsyncPlacement(place, config.workers, config.mu, nesterov) for flipped in (False, True)
         }
         self._workers: dict[bool, SimulatedWorkers] = {}
         self._last: dict[bool, dict[int, Tensor]] = {False: {}, True: {}}
@@ -96,7 +94,7 @@ class OwnWork:
             self._workers[flipped] = self.honest.beside(self.f, relabel)
         parameters = self.honest.parameters
         now = parameters.clone()
-        with as_it_was(self.honest.model):
+        with unchanged_buffers(self.honest.model):
             parameters.copy_(turn.fetched)
             try:
                 _, rows = self._workers[flipped].alone(turn.liar).sample(turn.count)
@@ -113,8 +111,7 @@ class Adversary:
     honest worker has sent anything, they are silent.
     """
 
-    def __init__(self, config: AsyncConfig, honest: SimulatedWorkers, place: str) -> None:
-        assert config.declared_byzantine is not None
+    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, place: str) -> None:
         self.attack = attacks.parse(config.attack)
         self.f, self.declared_f, self.seed, self.place = config.byzantine, config.declared_byzantine, config.seed, place
         self.own = OwnWork(config, honest, place)

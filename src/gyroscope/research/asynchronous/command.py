@@ -42,7 +42,7 @@ resumed, and `gyroscope report` does not read these directories.
 
 
 def add(commands: Any) -> None:
-    from gyroscope.research.asynchronous.config import AsyncConfig
+    from gyroscope.research.asynchronous.async_config import AsyncConfig
 
     command = commands.add_parser(
         "async",
@@ -64,12 +64,12 @@ def add(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     from gyroscope.research import asynchronous
-    from gyroscope.runs import progress, run_dir
+    from gyroscope.runs import run_dir
 
     config, out, overwrite = train.configuration(options, asynchronous.AsyncConfig)
     with train.Interruption() as interruption:
         result = asynchronous.train(
-            config, out=out, overwrite=overwrite, progress=progress.choose(hasattr(options, "quiet")), stop=interruption
+            config, out=out, overwrite=overwrite, callbacks=train.shown(options), stop=interruption
         )
     if result.status == run_dir.INTERRUPTED:
         print(

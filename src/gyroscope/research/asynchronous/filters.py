@@ -14,7 +14,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
 
-State = TypeVar("State")
+FilterState = TypeVar("FilterState")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Arrival:
 
 
 @dataclasses.dataclass(frozen=True)
-class Verdict:
+class FilterVerdict:
     accepted: bool
     refused_by: str = ""
     """`lipschitz`, `frequency`, or empty."""
@@ -42,7 +42,7 @@ class Verdict:
 
 
 @dataclasses.dataclass(frozen=True)
-class Filter(ABC, Generic[State]):
+class Filter(ABC, Generic[FilterState]):
     """Accepts or refuses each gradient as it arrives."""
 
     name: ClassVar[str]
@@ -63,11 +63,11 @@ class Filter(ABC, Generic[State]):
             )
 
     @abstractmethod
-    def begin(self, f: int) -> State:
+    def begin(self, f: int) -> FilterState:
         """What it remembers before the first arrival."""
 
     @abstractmethod
-    def judge(self, arrival: Arrival, state: State) -> tuple[Verdict, State]:
+    def judge(self, arrival: Arrival, state: FilterState) -> tuple[FilterVerdict, FilterState]:
         """The verdict on a gradient, and the state for the next."""
 
     def __str__(self) -> str:
@@ -85,5 +85,5 @@ class NoFilter(Filter[None]):
     def begin(self, f: int) -> None:
         return None
 
-    def judge(self, arrival: Arrival, state: None) -> tuple[Verdict, None]:
-        return Verdict(accepted=True), None
+    def judge(self, arrival: Arrival, state: None) -> tuple[FilterVerdict, None]:
+        return FilterVerdict(accepted=True), None

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyroscope.research.asynchronous import recipes
-from gyroscope.research.asynchronous.config import AsyncConfig
-from gyroscope.research.asynchronous.placement import PLACEMENTS
-from gyroscope.research.asynchronous.recipes import Entry
+from gyroscope.research.asynchronous.async_config import AsyncConfig
+from gyroscope.research.asynchronous.async_placement import PLACEMENTS
+from gyroscope.research.asynchronous.recipes import StudyRun
 from gyroscope.runs import run_dir
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def agreement(verdicts: Sequence[bool], others: Sequence[bool]) -> Agreement:
 class Found:
     """A run of the study that has ended, its tables read when they are asked for."""
 
-    entry: Entry
+    entry: StudyRun
     path: Path
 
     @property
@@ -108,7 +108,7 @@ class Found:
         return agreement(honest["accepted"].astype(bool).tolist(), honest["other_accepted"].astype(bool).tolist())
 
 
-def load(entries: Iterable[Entry], out: Path) -> list[Found]:
+def load(entries: Iterable[StudyRun], out: Path) -> list[Found]:
     """The runs that have ended."""
     return [Found(entry, out / entry.name) for entry in entries if recipes.is_complete(entry, out / entry.name)]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope.research.asynchronous.filters import Arrival, Filter, NoFilter, State, Verdict
+from gyroscope.research.asynchronous.filters import Arrival, Filter, FilterState, FilterVerdict, NoFilter
 
 LIPSCHITZ, FREQUENCY = "lipschitz", "frequency"
 
@@ -70,10 +70,10 @@ class Lipschitz(Filter[Grown]):
     def begin(self, f: int) -> Grown:
         return Grown(f)
 
-    def judge(self, arrival: Arrival, state: Grown) -> tuple[Verdict, Grown]:
+    def judge(self, arrival: Arrival, state: Grown) -> tuple[FilterVerdict, Grown]:
         norm = _norm(arrival.vector)
         if not math.isfinite(norm):
-            return Verdict(False, LIPSCHITZ), state
+            return FilterVerdict(False, LIPSCHITZ), state
         reference = _reference(arrival, state)
         coefficient = _growth(arrival, reference) if reference else None
         state = _noted(arrival.worker, norm, coefficient, state)
@@ -84,8 +84,8 @@ class Lipschitz(Filter[Grown]):
             bound = None
             accepted = len(state.norms) > 2 * state.f and norm <= _bound(state.norms, state.f)
         if not accepted:
-            return Verdict(False, LIPSCHITZ, coefficient, bound), state
-        return Verdict(True, "", coefficient, bound), _with_reference(arrival, state)
+            return FilterVerdict(False, LIPSCHITZ, coefficient, bound), state
+        return FilterVerdict(True, "", coefficient, bound), _with_reference(arrival, state)
 
 
 def _norm(vector: Tensor) -> float:
@@ -135,7 +135,7 @@ class Accepted:
 
 
 @dataclasses.dataclass(frozen=True)
-class _TakesTurns(Filter[State]):
+class _TakesTurns(Filter[FilterState]):
     """What the filters have in common that let nobody supply too many of the updates."""
 
     joint: bool = True
@@ -170,12 +170,12 @@ class Frequency(_TakesTurns[Accepted]):
     def begin(self, f: int) -> Accepted:
         return Accepted(f)
 
-    def judge(self, arrival: Arrival, state: Accepted) -> tuple[Verdict, Accepted]:
+    def judge(self, arrival: Arrival, state: Accepted) -> tuple[FilterVerdict, Accepted]:
         allowed = 1 if self.joint else state.f
         if state.f > 0 and state.workers.count(arrival.worker) >= allowed:
-            return Verdict(False, FREQUENCY), state
+            return FilterVerdict(False, FREQUENCY), state
         last = (*state.workers, arrival.worker)
-        return Verdict(True), Accepted(state.f, last[max(0, len(last) - 2 * state.f) :])
+        return FilterVerdict(True), Accepted(state.f, last[max(0, len(last) - 2 * state.f) :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Kardam(_TakesTurns[Both]):
     def begin(self, f: int) -> Both:
         return Both(Grown(f), Accepted(f))
 
-    def judge(self, arrival: Arrival, state: Both) -> tuple[Verdict, Both]:
+    def judge(self, arrival: Arrival, state: Both) -> tuple[FilterVerdict, Both]:
         verdict, grown = Lipschitz().judge(arrival, state.grown)
         if not verdict.accepted:
             return verdict, Both(grown, state.accepted)

@@ -16,9 +16,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from gyroscope.research.asynchronous.config import AsyncConfig
-from gyroscope.research.asynchronous.placement import PLACEMENTS
-from gyroscope.research.asynchronous.training import train
+from gyroscope.research.asynchronous.async_config import AsyncConfig
+from gyroscope.research.asynchronous.async_placement import PLACEMENTS
+from gyroscope.research.asynchronous.async_run import train
 from gyroscope.runs import run_dir
 from gyroscope.runs.training import load_task
 from gyroscope.simulation.tasks import Task
@@ -37,7 +37,7 @@ UNEVEN: dict[str, Any] = {"speeds": "lognormal:sigma=0.5", "stragglers": 0.1}
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class StudyRun:
     """A run of the study: where it belongs, and how it is configured."""
 
     part: str
@@ -46,7 +46,7 @@ class Entry:
     config: AsyncConfig
 
 
-def entries(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[Entry]:
+def entries(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[StudyRun]:
     """All runs of the study, one seed after the other."""
     return [
         dataclasses.replace(
@@ -79,41 +79,41 @@ def base(task: str, rounds: int, placement: str, rate: float = RATE) -> AsyncCon
     )
 
 
-def _staleness(task: str, rounds: int) -> Iterator[Entry]:
+def _staleness(task: str, rounds: int) -> Iterator[StudyRun]:
     """Nobody lies; the Lipschitz filter judges all the same, and the other order is judged beside it."""
     for rate, placement in itertools.product(STALE_RATES, PLACEMENTS):
         common = dataclasses.replace(base(task, rounds, placement, rate), filter="lipschitz", compare_orders=True)
         for idle in FRESH_TO_STALE:
             longer = round(rounds * (1 + idle))  # as many gradients, however long the pauses
             config = dataclasses.replace(common, idle=idle, steps=longer, evaluate_every=max(1, longer // 6))
-            yield Entry("staleness", f"idle_{idle:g}-rate_{rate:g}-{placement}", config)
-        yield Entry("staleness", f"uneven-rate_{rate:g}-{placement}", dataclasses.replace(common, **UNEVEN))
+            yield StudyRun("staleness", f"idle_{idle:g}-rate_{rate:g}-{placement}", config)
+        yield StudyRun("staleness", f"uneven-rate_{rate:g}-{placement}", dataclasses.replace(common, **UNEVEN))
 
 
-def _attacks(task: str, rounds: int) -> Iterator[Entry]:
+def _attacks(task: str, rounds: int) -> Iterator[StudyRun]:
     for placement in PLACEMENTS:
         common = base(task, rounds, placement)
         for filter in ("kardam", "none"):
-            yield Entry("attacks", f"honest-{filter}-{placement}", dataclasses.replace(common, filter=filter))
+            yield StudyRun("attacks", f"honest-{filter}-{placement}", dataclasses.replace(common, filter=filter))
         for attack in ATTACKS:
             for speed in BYZANTINE_SPEEDS:
                 lied = dataclasses.replace(common, attack=attack, byzantine=F, byzantine_speed=speed)
-                yield Entry("attacks", f"{attack}-speed_{speed:g}-kardam-{placement}", lied)
+                yield StudyRun("attacks", f"{attack}-speed_{speed:g}-kardam-{placement}", lied)
                 if placement == "workers" or attack == "little":
                     bare = dataclasses.replace(lied, filter="none")
-                    yield Entry("attacks", f"{attack}-speed_{speed:g}-none-{placement}", bare)
+                    yield StudyRun("attacks", f"{attack}-speed_{speed:g}-none-{placement}", bare)
 
 
-def _dampening(task: str, rounds: int) -> Iterator[Entry]:
+def _dampening(task: str, rounds: int) -> Iterator[StudyRun]:
     """Stragglers and uneven speeds, no filter, nobody lies: does it help to count stale gradients less?"""
     for placement in ("workers", "server", "none"):
         for dampening in DAMPENINGS:
             config = dataclasses.replace(base(task, rounds, placement), filter="none", dampening=dampening, **UNEVEN)
             label = dampening.replace(":alpha=", "_")
-            yield Entry("dampening", f"dampening-{label}-{placement}", config)
+            yield StudyRun("dampening", f"dampening-{label}-{placement}", config)
 
 
-def run(entry: Entry, out: Path) -> None:
+def run(entry: StudyRun, out: Path) -> None:
     """One run, unless it is there already."""
     folder = out / entry.name
     if not is_complete(entry, folder):
@@ -125,7 +125,7 @@ def _task(spec: str) -> Task:
     return load_task(AsyncConfig(task=spec))
 
 
-def run_all(todo: Sequence[Entry], out: Path, jobs: int = 1) -> Iterator[tuple[int, str]]:
+def run_all(todo: Sequence[StudyRun], out: Path, jobs: int = 1) -> Iterator[tuple[int, str]]:
     """All runs that are missing, in `jobs` processes: yields (how many are left, which one has ended)."""
     missing = [entry for entry in todo if not is_complete(entry, out / entry.name)]
     if jobs == 1:
@@ -140,7 +140,7 @@ def run_all(todo: Sequence[Entry], out: Path, jobs: int = 1) -> Iterator[tuple[i
             yield len(missing) - number, running[ended].name
 
 
-def is_complete(entry: Entry, folder: Path) -> bool:
+def is_complete(entry: StudyRun, folder: Path) -> bool:
     """Whether the folder holds this very run, ended."""
     try:
         status = json.loads((folder / run_dir.STATUS).read_text(encoding="utf-8"))["status"]

@@ -22,7 +22,7 @@ COLUMNS = (
     "alignment",
 )
 
-Row = dict[str, float | int | bool | None]
+DriftRow = dict[str, float | int | bool | None]
 
 
 def largest_distance(models: Tensor) -> float:
@@ -32,7 +32,7 @@ def largest_distance(models: Tensor) -> float:
 
 def measure(
     step: int, lr: float, directions: Sequence[Tensor], start: Tensor, updated: Tensor, exchanged: Tensor | None
-) -> Row:
+) -> DriftRow:
     """All columns of one step.
 
     directions: each honest server's, of which it takes lr. start, updated, exchanged: (h, d), the honest servers'

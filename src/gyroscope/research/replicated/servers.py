@@ -1,19 +1,15 @@
-"""The honest servers: a model, a momentum and a rule's memory each, and the Byzantine ones' notes."""
+"""The honest servers: a model and an aggregator each, and the Byzantine ones' state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from gyroscope.momentum import State
+from gyroscope.momentum import RobustAggregator
 from gyroscope.research.replicated import drift
-from gyroscope.research.replicated.models import Notes, Replication
-from gyroscope.rules import RuleState
-from gyroscope.simulation.round import Players, Table
-from gyroscope.simulation.workers import SimulatedWorkers
+from gyroscope.research.replicated.model_exchange import AdversaryStates, Replication
 
 
 class Servers:
@@ -22,41 +18,29 @@ class Servers:
     All begin with the same one. A run's parameters, which are evaluated, are those of server 0.
     """
 
-    def __init__(self, players: Players, table: Table, workers: SimulatedWorkers, replication: Replication) -> None:
-        self.replication = replication
-        self.workers = workers
-        honest, parameters = replication.honest, players.workers.parameters
-        self.models = parameters.repeat(honest, 1)
+    def __init__(self, parameters: Tensor, aggregators: list[RobustAggregator], replication: Replication) -> None:
+        self.replication, self.aggregators = replication, aggregators
+        self.models = parameters.repeat(replication.honest, 1)
         self.before = parameters.clone()
         """The mean honest model one step ago: what the Byzantine servers' updates are taken from."""
-        # A server's slot comes after the rule: what the placement keeps of workers' rows is the workers' own.
-        self.states: list[State] = [players.placement.init(table.honest[:1]) for _ in range(honest)]
-        self.memories: list[RuleState] = [{} for _ in range(honest)]
-        self.worker_notes: Notes = {}
-        self.server_notes: Notes = {}
-        self.drift: drift.Row = {}
+        self.worker_adversary: AdversaryStates = {}
+        self.server_adversary: AdversaryStates = {}
+        self.drift: drift.DriftRow = {}
         """Of the last step."""
 
-    def state(self) -> dict[str, Any]:
-        """Tensors in dictionaries and lists, so that `torch.load(weights_only=True)` reads it."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors in dictionaries and lists, so that `torch.load(weights_only=True)` reads it."""
         return {
             "models": self.models,
             "before": self.before,
-            "states": self.states,
-            "memories": [dict(memory) for memory in self.memories],
-            "worker_notes": dict(self.worker_notes),
-            "server_notes": dict(self.server_notes),
+            "aggregators": [aggregator.state_dict() for aggregator in self.aggregators],
+            "worker_adversary": dict(self.worker_adversary),
+            "server_adversary": dict(self.server_adversary),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` told."""
-        device = self.models.device
-        self.models, self.before = state["models"].to(device), state["before"].to(device)
-        self.states = [_to(kept, device) for kept in state["states"]]
-        self.memories = [_to(kept, device) for kept in state["memories"]]
-        self.worker_notes = {name: _to(kept, device) for name, kept in state["worker_notes"].items()}
-        self.server_notes = {name: _to(kept, device) for name, kept in state["server_notes"].items()}
-
-
-def _to(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+        self.models, self.before = state["models"], state["before"]
+        for aggregator, kept in zip(self.aggregators, state["aggregators"], strict=True):
+            aggregator.load_state_dict(kept)
+        self.worker_adversary, self.server_adversary = state["worker_adversary"], state["server_adversary"]

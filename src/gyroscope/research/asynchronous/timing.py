@@ -20,7 +20,7 @@ ARRIVE, FETCH = 0, 1
 
 
 @dataclasses.dataclass(frozen=True, order=True)
-class Event:
+class TimedEvent:
     """Ordered by time; at the same time arrivals come first, then the lower number: the order never depends on luck."""
 
     time: float
@@ -32,12 +32,12 @@ class Queue:
     """The events to come, soonest first."""
 
     def __init__(self) -> None:
-        self._heap: list[Event] = []
+        self._heap: list[TimedEvent] = []
 
-    def push(self, event: Event) -> None:
+    def push(self, event: TimedEvent) -> None:
         heapq.heappush(self._heap, event)
 
-    def pop(self) -> Event:
+    def pop(self) -> TimedEvent:
         return heapq.heappop(self._heap)
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ def plan(pace: Pace) -> Queue:
     """The queue before anything has happened: everyone is about to fetch a first model."""
     queue = Queue()
     for worker in range(len(pace.speeds)):
-        queue.push(Event(pace.start(worker), FETCH, worker))
+        queue.push(TimedEvent(pace.start(worker), FETCH, worker))
     return queue
 
 

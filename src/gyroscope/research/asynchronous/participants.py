@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
+from gyroscope.research.asynchronous.async_placement import AsyncDirection, AsyncPlacement
 from gyroscope.research.asynchronous.dampening import Dampening
-from gyroscope.research.asynchronous.filters import Arrival, Filter, Verdict
-from gyroscope.research.asynchronous.placement import Direction, Placement
+from gyroscope.research.asynchronous.filters import Arrival, Filter, FilterVerdict
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation.workers import SimulatedWorkers
 
@@ -30,10 +30,10 @@ class AsyncWorkers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class ArrivalOutcome:
     """What became of a gradient that arrived."""
 
-    verdict: Verdict
+    verdict: FilterVerdict
     staleness: int
     """How many times the model changed since the worker fetched it."""
     weight: float
@@ -42,7 +42,7 @@ class Outcome:
     """How many versions ago what was applied had been computed, on average over the momentum's memory."""
 
 
-class Server:
+class AsyncServer:
     """Holds the model, judges what arrives, and applies what it accepts: theta <- theta - lr / n * direction."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Server:
         n: int,
         declared_f: int,
         filter: Filter[Any],
-        placement: Placement,
+        placement: AsyncPlacement,
         dampening: Dampening,
         schedule: Schedule,
     ) -> None:
@@ -60,17 +60,17 @@ class Server:
         self.remembered = filter.begin(declared_f)
         self.version = 0
 
-    def receive(self, arrival: Arrival, step: int) -> Outcome:
+    def receive(self, arrival: Arrival, step: int) -> ArrivalOutcome:
         """Judge a gradient; if it is accepted, the model has a new version."""
         verdict, self.remembered = self.filter.judge(arrival, self.remembered)
         staleness = self.version - arrival.version
         weight = self.dampening(staleness)
         if not verdict.accepted:
-            return Outcome(verdict, staleness, weight)
+            return ArrivalOutcome(verdict, staleness, weight)
         direction = self.placement.applied(arrival.worker, arrival.vector, arrival.version, weight)
-        return Outcome(verdict, staleness, weight, self._apply(direction, step))
+        return ArrivalOutcome(verdict, staleness, weight, self._apply(direction, step))
 
-    def _apply(self, direction: Direction, step: int) -> float:
+    def _apply(self, direction: AsyncDirection, step: int) -> float:
         age = self.version - direction.version
         self.parameters.sub_(direction.vector, alpha=self.schedule.at(step) / self.n)
         self.version += 1

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope.momentum import AtServer
+from gyroscope.momentum import WorkerMomentum
 
 PLACEMENTS = {
     "workers": "before the filter, at each worker: its own gradients, accepted or not",
@@ -34,16 +33,15 @@ PLACEMENTS = {
 class Accumulator:
     """m <- mu * m + gain * g, and how old what is in m is, in versions of the model."""
 
-    def __init__(self, like: Tensor, mu: float, nesterov: bool = False, gain: float = 1.0) -> None:
-        self.momentum = AtServer(mu, nesterov)
+    def __init__(self, mu: float, nesterov: bool = False, gain: float = 1.0) -> None:
+        self.momentum = WorkerMomentum(mu, nesterov=nesterov)
         self.gain = gain
-        self.state = {"server": torch.zeros_like(like)}
         self._weight = self._versions = 0.0
 
     def add(self, gradient: Tensor, version: int, weight: float = 1.0) -> Tensor:
         """The direction after one more gradient, which is counted `weight` times. It is never changed afterwards."""
         factor = weight * self.gain
-        direction, self.state = self.momentum.after(gradient if factor == 1 else gradient * factor, self.state)
+        direction = self.momentum.update(gradient if factor == 1 else gradient * factor)
         self._weight = self.momentum.mu * self._weight + factor
         self._versions = self.momentum.mu * self._versions + factor * version
         return direction
@@ -55,7 +53,7 @@ class Accumulator:
 
 
 @dataclasses.dataclass(frozen=True)
-class Direction:
+class AsyncDirection:
     """What is applied to the model."""
 
     vector: Tensor
@@ -63,12 +61,12 @@ class Direction:
     """The mean version of the models at which it was computed."""
 
 
-class Placement:
+class AsyncPlacement:
     """Two slots: what an honest worker sends, and what the server makes of a gradient that it accepted."""
 
-    def __init__(self, name: str, like: Tensor, n: int, mu: float, nesterov: bool = False) -> None:
+    def __init__(self, name: str, n: int, mu: float, nesterov: bool = False) -> None:
         check(name, mu, nesterov)
-        self.name, self.like, self.mu, self.nesterov = name, like, mu, nesterov
+        self.name, self.mu, self.nesterov = name, mu, nesterov
         self.at_workers = name == "workers"
         self._workers: dict[int, Accumulator] = {}
         self._server: dict[int, Accumulator] = {}
@@ -79,31 +77,31 @@ class Placement:
         if not self.at_workers:
             return gradient
         if worker not in self._workers:
-            self._workers[worker] = Accumulator(self.like, self.mu, self.nesterov)
+            self._workers[worker] = Accumulator(self.mu, self.nesterov)
         return self._workers[worker].add(gradient, version)
 
-    def applied(self, worker: int, vector: Tensor, version: int, weight: float) -> Direction:
+    def applied(self, worker: int, vector: Tensor, version: int, weight: float) -> AsyncDirection:
         """From an accepted vector, which is to count `weight` times, to the direction of the update."""
         if self.name in ("workers", "none"):
             own = self._workers.get(worker)
-            return Direction(vector if weight == 1 else vector * weight, own.version if own else version)
+            return AsyncDirection(vector if weight == 1 else vector * weight, own.version if own else version)
         owner = worker if self.name == "server-each" else 0
         if owner not in self._server:
             self._server[owner] = self._at_server()
         accumulator = self._server[owner]
-        return Direction(accumulator.add(vector, version, weight), accumulator.version)
+        return AsyncDirection(accumulator.add(vector, version, weight), accumulator.version)
 
     def _at_server(self) -> Accumulator:
         if self.name != "server-rounds":
-            return Accumulator(self.like, self.mu, self.nesterov)
+            return Accumulator(self.mu, self.nesterov)
         gain = (1 - self._slow) / (1 - self.mu)  # the same sum of all weights, spread over more gradients
-        return Accumulator(self.like, self._slow, self.nesterov, gain)
+        return Accumulator(self._slow, self.nesterov, gain)
 
 
 def check(name: str, mu: float, nesterov: bool) -> None:
     """Whether there is such a placement."""
     if name not in PLACEMENTS:
         raise UnknownNameError("momentum placement of asynchronous training", name, PLACEMENTS)
-    AtServer(mu, nesterov)  # has its own mind about mu
+    WorkerMomentum(mu)  # says what a factor may be
     if name == "none" and nesterov:
         raise ConfigError("nesterov needs a momentum: choose a placement other than 'none'")

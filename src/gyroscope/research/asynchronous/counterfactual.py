@@ -12,9 +12,9 @@ from typing import Any
 from torch import Tensor
 
 from gyroscope.research.asynchronous.adversary import Adversary, Turn
-from gyroscope.research.asynchronous.config import AsyncConfig
+from gyroscope.research.asynchronous.async_config import ResolvedAsyncConfig
+from gyroscope.research.asynchronous.async_placement import AsyncPlacement
 from gyroscope.research.asynchronous.filters import Arrival, Filter
-from gyroscope.research.asynchronous.placement import Placement
 
 
 def other_order(placement: str) -> str:
@@ -26,12 +26,11 @@ class CounterfactualFilter:
     """Judges what it is told of, and changes nothing."""
 
     def __init__(
-        self, config: AsyncConfig, filter: Filter[Any], parameters: Tensor, adversary: Adversary | None
+        self, config: ResolvedAsyncConfig, filter: Filter[Any], parameters: Tensor, adversary: Adversary | None
     ) -> None:
-        assert config.workers and config.mu is not None and config.declared_byzantine is not None
         other = other_order(config.momentum)
         nesterov = config.nesterov and other == "workers"
-        self.placement = Placement(other, parameters, config.workers, config.mu, nesterov)
+        self.placement = AsyncPlacement(other, config.workers, config.mu, nesterov)
         self.filter, self.adversary = filter, adversary
         self.remembered = filter.begin(config.declared_byzantine)
 

@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from gyroscope.research.asynchronous.kardam import FREQUENCY, LIPSCHITZ
-from gyroscope.research.asynchronous.players import Outcome
-from gyroscope.runs import run_dir
-from gyroscope.runs.run_dir import RunDirectory
+from gyroscope.research.asynchronous.participants import ArrivalOutcome
 from gyroscope.simulation.metrics import Number
 
 METRIC_COLUMNS = (
@@ -46,19 +44,18 @@ ARRIVAL_COLUMNS = (
     "other_accepted",
 )
 
-Row = dict[str, Number]
-
-
-class AsyncRunDirectory(RunDirectory):
-    """A run directory whose tables are those of an asynchronous run."""
-
-    def _columns(self) -> dict[str, Sequence[str]]:
-        return {**super()._columns(), run_dir.METRICS: METRIC_COLUMNS, run_dir.ARRIVALS: ARRIVAL_COLUMNS}
+TableRow = dict[str, Number]
 
 
 def arrival_row(
-    time: float, worker: int, byzantine: bool, version: int, loss: float | None, outcome: Outcome, other: bool | None
-) -> Row:
+    time: float,
+    worker: int,
+    byzantine: bool,
+    version: int,
+    loss: float | None,
+    outcome: ArrivalOutcome,
+    other: bool | None,
+) -> TableRow:
     """One gradient, as it arrived and what became of it."""
     verdict = outcome.verdict
     return {
@@ -80,7 +77,7 @@ def arrival_row(
     }
 
 
-def metric_row(step: int, lr: float, version: int, arrivals: Sequence[Row]) -> Row:
+def metric_row(step: int, lr: float, version: int, arrivals: Sequence[TableRow]) -> TableRow:
     """The arrivals of one round of time together. Staleness, weight and age are means over what was accepted."""
     accepted = [row for row in arrivals if row["accepted"]]
     lies = [row for row in accepted if row["byzantine"]]
@@ -103,12 +100,12 @@ def metric_row(step: int, lr: float, version: int, arrivals: Sequence[Row]) -> R
     }
 
 
-def share_row(step: int, workers: int, arrivals: Sequence[Row]) -> Row | None:
+def share_row(step: int, workers: int, arrivals: Sequence[TableRow]) -> TableRow | None:
     """Each worker's share in what was accepted; None where nothing was."""
     accepted = [int(row["worker"] or 0) for row in arrivals if row["accepted"]]
     if not accepted:
         return None
-    shares: Row = {f"worker_{worker}": accepted.count(worker) / len(accepted) for worker in range(workers)}
+    shares: TableRow = {f"worker_{worker}": accepted.count(worker) / len(accepted) for worker in range(workers)}
     return {"step": step, **shares}
 
 

@@ -37,7 +37,7 @@ class Replication:
         return self.servers - self.byzantine
 
 
-Notes = MutableMapping[str, dict[str, Tensor]]
+AdversaryStates = MutableMapping[str, dict[str, Tensor]]
 """The adversary's, by phase and receiver."""
 
 
@@ -48,14 +48,21 @@ class ModelExchange:
     *updates* what Byzantine workers do with gradients, so every attack is one on models, too: they send `before` plus
     what the attack makes of the honest models minus `before`, the mean honest model one step ago. `sign-flip` is the
     update reversed, `zero` a server that stands still, `gaussian` a random model, `little` hides in the honest servers'
-    own deviation. The view's `server` is the receiver's number: one who looks at it may tell everyone another story.
+    own deviation. The context's `server` is the receiver's number: one who looks at it may tell everyone another story.
     """
 
     def __init__(
-        self, phase: str, step: int, seed: int, models: Tensor, before: Tensor, replication: Replication, notes: Notes
+        self,
+        phase: str,
+        step: int,
+        seed: int,
+        models: Tensor,
+        before: Tensor,
+        replication: Replication,
+        states: AdversaryStates,
     ) -> None:
         self.phase, self.step, self.seed = phase, step, seed
-        self.models, self.before, self.replication, self.notes = models, before, replication, notes
+        self.models, self.before, self.replication, self.states = models, before, replication, states
         self.updates = CachedMoments(models - before) if replication.byzantine else None
 
     def medians(self, receivers: int) -> Tensor:
@@ -96,7 +103,7 @@ class ModelExchange:
             generator=random_streams.generator(self.seed, f"server attack, {self.phase}", self.step),
             step=self.step,
             parameters=self.before.clone(),
-            state=self.notes.setdefault(f"{self.phase}/{receiver}", {}),
+            state=self.states.setdefault(f"{self.phase}/{receiver}", {}),
             moments=self.updates,
             compute_gradients=_no_data,
             server=receiver,
