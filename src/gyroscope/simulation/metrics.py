@@ -98,7 +98,7 @@ def measure(
         "step": played.step,
         "lr": played.lr,
         "mu": played.mu,
-        "loss": float(played.losses.mean()),
+        "loss": _mean_loss(played.losses),
     }
     for name in VECTORS:
         row[f"{name}_norm"] = products.norm(name)
@@ -172,6 +172,12 @@ class _Products:
             return None
         norms = math.sqrt(self.dot(left, left)) * math.sqrt(self.dot(right, right))
         return _finite_or_none(self.dot(left, right) / norms) if norms > 0 else None
+
+
+def _mean_loss(losses: Tensor) -> float:
+    """Return the mean over the workers whose loss is finite, or over all where none is."""
+    finite = losses[losses.isfinite()]
+    return float((finite if len(finite) else losses).mean())
 
 
 def _mean(rows: Tensor) -> Tensor | None:

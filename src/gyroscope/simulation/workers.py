@@ -66,7 +66,7 @@ class Workers(Protocol):
         """The parameters are those of this step: who computes elsewhere may begin. `sample` will ask for the rows."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """(losses of those present, rows of all): a row is NaN where a worker is missing."""
+        """(losses, rows of all): a row is NaN where a worker is missing."""
 
     def state(self) -> dict[str, Tensor]:
         """What they need to go on after an interruption."""
@@ -154,8 +154,7 @@ class SimulatedWorkers:
         self.present = self.finite_rows(rows)
         if self.present is not None:  # one sample that is not finite would stay in the running statistics for ever
             restore_buffers(self.model, buffers)
-        found = torch.cat(losses)
-        return found if self.present is None else found[self.present], rows
+        return torch.cat(losses), rows
 
     def finite_rows(self, rows: Tensor) -> Tensor | None:
         """Return the numbers of the finite rows; None for all of them."""
