@@ -151,7 +151,6 @@ def test_help_exits_0_and_mentions_every_option(command: list[str], mentions: li
         ("preaggregations", rules.PREAGGREGATIONS),
         ("attacks", attacks.ATTACKS),
         ("tasks", tasks.TASKS),
-        ("placements", momentum.PLACEMENTS),
         ("shardings", SHARDINGS),
     ],
 )
@@ -170,6 +169,13 @@ def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, tab
         assert "s=2" in entries[1]
     if what == "attacks":
         assert "factor=1.5" in entries[0] and "factor=1.1" in entries[1]
+
+
+def test_list_shows_the_placements_of_research_after_the_core_s() -> None:
+    header, *entries = gyroscope("list", "placements").out.splitlines()
+    assert header.split() == ["name", "what", "from"]
+    names = [entry.split()[0] for entry in entries]
+    assert names[: len(momentum.PLACEMENTS)] == list(momentum.PLACEMENTS) and "adaptive" in names
 
 
 def test_list_shows_how_a_mixture_is_written() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import gyroscope as gy
+from gyroscope.runs.callbacks import Callback, Row
 
 STREAM = torch.Generator().manual_seed(7)
 CENTRES = torch.randn(3, 6, generator=STREAM) * 3
@@ -176,24 +177,24 @@ def test_own_losses_and_regression_like_shapes_work() -> None:
     assert gy.train(config(), task=task).max_accuracy > 0.9
 
 
-def test_progress_is_told_of_every_step_and_evaluation() -> None:
+def test_callbacks_are_called_of_every_step_and_evaluation() -> None:
     told: list[object] = []
 
-    class Diary:
+    class Diary(Callback):
         def begin(self, title: str, step: int, steps: int) -> None:
             told.append(("begin", step, steps))
 
-        def step(self, row: dict[str, object]) -> None:
+        def step(self, row: Row) -> None:
             told.append(row["step"])
 
-        def evaluated(self, step: int, accuracy: float) -> None:
-            told.append(("evaluated", step))
+        def evaluated(self, row: Row) -> None:
+            told.append(("evaluated", row["step"]))
 
         def end(self) -> None:
             told.append("end")
 
     gy.train(config(steps=3, evaluate_every=2), task=gy.Task(linear, (INPUTS, TARGETS), (INPUTS, TARGETS)),
-             progress=Diary())  # fmt: skip
+             callbacks=[Diary()])  # fmt: skip
     assert told == [
         ("begin", 0, 3), ("evaluated", 0), 0, 1, ("evaluated", 2), 2, ("evaluated", 3), "end",
     ]  # fmt: skip

@@ -71,7 +71,7 @@ def run_of(rule: str, **changes: object) -> Run:
     return Run(resolved, load_task(resolved))
 
 
-@pytest.mark.parametrize("place", ["workers", "server", "server-kept", "feedback", "none"])
+@pytest.mark.parametrize("place", ["workers", "server", "server-kept", "none"])
 @pytest.mark.parametrize("clip", [0.5, float("inf")], ids=["clipped", "whole"])
 def test_the_trusted_gradient_is_what_an_honest_worker_with_those_samples_would_send(place: str, clip: float) -> None:
     run = run_of("fltrust", clip=clip, l2=0.1, momentum=place, mu=0.5, trusted=30)
@@ -79,18 +79,16 @@ def test_the_trusted_gradient_is_what_an_honest_worker_with_those_samples_would_
     chosen = torch.randperm(len(task.train), generator=random_streams.generator(1, "trusted"))[:30]
     assert len(set(chosen.tolist())) == 30
     inputs, targets = task.train.inputs[chosen], task.train.targets[chosen]
-    expected = aggregate = torch.zeros_like(run.parameters)
-    assert run.players.trusted is not None
+    expected = torch.zeros_like(run.parameters)
+    assert run.round_config.trusted is not None
     for step in range(3):
         loss = F.nll_loss(run.model(inputs), targets)
         gradients = torch.autograd.grad(loss, list(run.model.parameters()))
         gradient = torch.cat([one.reshape(-1) for one in gradients]) + 0.1 * run.parameters
         gradient *= min(1.0, clip / float(gradient.norm()))
-        past = {"workers": expected, "server-kept": expected, "feedback": aggregate}.get(place)
+        past = {"workers": expected, "server-kept": expected}.get(place)
         expected = gradient if past is None else 0.5 * past + gradient
-        torch.testing.assert_close(run.players.trusted.gradient(step, 0.5), expected, rtol=1e-4, atol=1e-6)
-        aggregate = torch.full_like(aggregate, 0.01 * step)
-        run.players.trusted.played(aggregate)
+        torch.testing.assert_close(run.round_config.trusted.gradient(step), expected, rtol=1e-4, atol=1e-6)
         run.parameters.sub_(0.1 * expected)
 
 
@@ -98,9 +96,9 @@ def test_only_a_rule_that_compares_has_the_gradient_computed(monkeypatch: pytest
     steps: list[int] = []
     real = trusted.TrustedSamples.gradient
 
-    def counted(self: trusted.TrustedSamples, step: int, mu: float) -> torch.Tensor:
+    def counted(self: trusted.TrustedSamples, step: int) -> torch.Tensor:
         steps.append(step)
-        return real(self, step, mu)
+        return real(self, step)
 
     monkeypatch.setattr(trusted.TrustedSamples, "gradient", counted)
     gy.train(config("krum", steps=3))
@@ -111,7 +109,7 @@ def test_only_a_rule_that_compares_has_the_gradient_computed(monkeypatch: pytest
 
 def test_the_workers_batches_stay_as_they_are() -> None:
     with_it, without = run_of("zeno"), run_of("krum")
-    assert torch.equal(with_it.players.workers.sample(0)[1], without.players.workers.sample(0)[1])
+    assert torch.equal(with_it.round_config.workers.sample(0)[1], without.round_config.workers.sample(0)[1])
 
 
 def test_a_model_with_batch_norm_dropout_and_augmentation_has_one_too() -> None:
@@ -160,5 +158,5 @@ def test_a_placement_that_switches_is_refused(tmp_path: Path) -> None:
 def test_momentum_elsewhere_leaves_the_servers_own_accumulated() -> None:
     """Worker processes accumulate by themselves; the server's samples need the momentum that those have."""
     run = run_of("fltrust", momentum="workers")
-    assert run.players.trusted is not None
-    assert set(run.players.trusted.state) == set(momentum.make("workers").init(torch.zeros(1, 2)))
+    assert run.round_config.trusted is not None
+    assert run.round_config.trusted.momentum is not None

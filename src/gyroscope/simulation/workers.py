@@ -157,10 +157,10 @@ class SimulatedWorkers:
         return torch.cat(losses), rows
 
     def finite_rows(self, rows: Tensor) -> Tensor | None:
-        """Return the numbers of the finite rows; None for all of them."""
+        """Return the numbers of the finite rows; None for all of them, and where there is none."""
         # Clipping makes NaN of all of a row that is not finite, so that one column tells.
         finite = (rows if self.clip == math.inf else rows[:, :1]).sum(dim=1).isfinite()
-        return None if bool(finite.all()) else finite.nonzero().flatten()
+        return finite.nonzero().flatten() if 0 < int(finite.sum()) < len(rows) else None
 
     def state(self) -> dict[str, Tensor]:
         return {}  # their batches come from stateless streams, and their momentum is the placement's
