@@ -44,6 +44,14 @@ class FaultyWorker(Worker):
     folder: Path
     gates: tuple[int, ...] = ()
     faults: dict[int, str]
+    poisoned: int | None = None
+    """The number of a training sample that is NaN in this worker's data."""
+
+    def make_calculator(self, offer: Any) -> Any:
+        calculator = super().make_calculator(offer)
+        if self.poisoned is not None:
+            calculator.worker.data.inputs[self.poisoned] = float("nan")
+        return calculator
 
     def reply(self, wire: Any, answer: Any, step: int) -> None:
         if step in self.gates:
@@ -95,12 +103,14 @@ class FaultyWorker(Worker):
         wire._group.send([content], 0, 0).wait(timedelta(seconds=20))
 
 
-def run_worker(address: str, number: int, folder: str, gates: tuple[int, ...], faults: dict[int, str]) -> int:
+def run_worker(
+    address: str, number: int, folder: str, gates: tuple[int, ...], faults: dict[int, str], poisoned: int | None
+) -> int:
     from gyroscope._core.errors import LinkError
 
     host, _, port = address.rpartition(":")
     worker = FaultyWorker(host, int(port), number, patience=60, told=lambda text: print(text, flush=True))
-    worker.folder, worker.gates, worker.faults = Path(folder), gates, dict(faults)
+    worker.folder, worker.gates, worker.faults, worker.poisoned = Path(folder), gates, dict(faults), poisoned
     try:
         worker.work()
     except LinkError as problem:
@@ -121,6 +131,7 @@ class Cluster:
         self.others: list[Started] = []
         self.address = "127.0.0.1:0"
         self.faults: dict[int, Faults] = {}
+        self.poisoned: int | None = None
 
     def __enter__(self) -> Cluster:
         return self
@@ -146,7 +157,14 @@ class Cluster:
             self.workers[number] = self.worker(number)
 
     def worker(self, number: int) -> Started:
-        arguments = (self.address, number, str(self.folder), self.gates, dict(self.faults.get(number, {})))
+        arguments = (
+            self.address,
+            number,
+            str(self.folder),
+            self.gates,
+            dict(self.faults.get(number, {})),
+            self.poisoned,
+        )
         process = Started(run_worker, *arguments)
         self.others.append(process)
         return process

@@ -12,7 +12,6 @@ from launching import gyroscope
 from torch import nn
 
 import gyroscope as gy
-from gyroscope import momentum
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope.rules import parse
