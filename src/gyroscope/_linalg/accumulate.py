@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gyroscope._linalg import _kernels
+
 
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
     """Add a gradient to each row of `memory`, in place. A row whose sum would not be finite stays as it is.
@@ -18,7 +20,27 @@ def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -
     Returns:
         (n,) of bool: which rows were accumulated. None where all were, and the device tells so without waiting.
     """
-    return plain_accumulate(memory, gradient, mu, gain)
+    usable = (
+        memory.shape == gradient.shape
+        and memory.dtype == gradient.dtype
+        and _kernels.usable(memory)
+        and _kernels.usable(gradient)
+        and _same_or_apart(memory, gradient)
+    )
+    return (_kernels.accumulate if usable else plain_accumulate)(memory, gradient, mu, gain)
+
+
+def _same_or_apart(memory: Tensor, gradient: Tensor) -> bool:
+    """Whether no value of `gradient` is overwritten before it is read: the two are identical, or disjoint in memory."""
+    (begin, end), (other, other_end) = _addresses(memory), _addresses(gradient)
+    if memory.stride(0) < memory.shape[1] and len(memory) > 1:  # rows of `memory` overlap each other
+        return False
+    return end <= other or other_end <= begin or (begin == other and memory.stride() == gradient.stride())
+
+
+def _addresses(rows: Tensor) -> tuple[int, int]:
+    begin = rows.data_ptr()
+    return begin, begin + ((len(rows) - 1) * rows.stride(0) + rows.shape[1]) * rows.element_size()
 
 
 def plain_accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:

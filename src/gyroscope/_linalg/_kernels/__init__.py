@@ -3,8 +3,8 @@
 `usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
 neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
 better (but for linear layers, whose sums are the type's own, in order of depth, as accurate as such sums are). No
-function keeps its input, and only `shift_and_clip` changes it (`copy_finite` and `gradient_rows` write to their
-targets). They use as many threads as torch does, and their results do not depend on how many that is.
+function keeps its input, and only `shift_and_clip` and `accumulate` change it (`copy_finite` and `gradient_rows` write
+to their targets). They use as many threads as torch does, and their results do not depend on how many that is.
 
 The environment variable GYROSCOPE_KERNELS=0 turns them off for a process, and so does the lack of numba: nothing here
 imports it before a kernel is called.
@@ -36,6 +36,7 @@ from gyroscope._linalg._kernels.dense import (
     targets_fit,
 )
 from gyroscope._linalg._kernels.distance import distances, squared_distances
+from gyroscope._linalg._kernels.rows import accumulate
 from gyroscope._linalg._kernels.statistics import (
     Moments,
     Products,
@@ -54,6 +55,7 @@ __all__ = [
     "Moments",
     "Products",
     "Vector",
+    "accumulate",
     "check_rows",
     "classify",
     "column_moments",
@@ -115,6 +117,8 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     classify(rows, Layer(rows, None), rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
     gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
     copy_finite(rows[0], rows[1])
+    accumulate(rows, rows, 0.9, 1.0)
+    accumulate(rows[:1], rows[:1], 0.9, 1.0)
 
 
 @functools.cache

@@ -73,6 +73,14 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
         raise failures[0]
 
 
+def spread_rows(work: Callable[[int, int], object], n: int, d: int) -> None:
+    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is small."""
+    if n * d < 2 * _PIECE:
+        work(0, n)
+    else:
+        spread(work, n)
+
+
 @functools.cache
 def _openmp() -> Callable[[Callable[[], None], int], None] | None:
     """A function that calls another in each thread of torch's OpenMP team."""
