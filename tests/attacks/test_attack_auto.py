@@ -17,7 +17,7 @@ from gyroscope.momentum import PLACEMENTS
 from gyroscope.rules import RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
 from gyroscope.runs.config import Config
 from gyroscope.runs.training import Run
-from gyroscope.simulation.round import play
+from gyroscope.simulation.round import play_round
 from gyroscope.simulation.tasks import TASKS
 
 DIGITS = TASKS["digits"]().load()
@@ -192,8 +192,8 @@ def test_what_the_adversary_foresees_is_what_happens(placement: str) -> None:
     Foreseeing.foreseen.clear()
     run = Run(Config(rule="median", attack=f"{__name__}:Foreseeing", byzantine=2, momentum=placement).resolve(), DIGITS)
     for step in range(4):
-        played = play(run.players, run.table, step)
-        assert torch.equal(played.aggregate.vector, Foreseeing.foreseen[-1])
+        played = play_round(run.round_config, run.round_state, step, lr=0.1)
+        assert torch.equal(played.update.aggregate.vector, Foreseeing.foreseen[-1])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,6 +35,10 @@ def workers(model: nn.Module | None = None, **options: object) -> SimulatedWorke
     return SimulatedWorkers(model, F.nll_loss, data(), matrix.attach(model), **settings)  # type: ignore[arg-type]
 
 
+def momentum_of() -> momentum.WorkerMomentum:
+    return momentum.WorkerMomentum(0.9)
+
+
 def gradient(of: SimulatedWorkers, worker: int, step: int, flipped: bool) -> Tensor:
     """By a plain backward pass, at this worker's batch."""
     inputs, targets = of.batches(step, range(worker, worker + 1))
@@ -53,33 +57,27 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
     flipped: bool, place: str, batches: str
 ) -> None:
     honest = workers(batches=batches)
-    own = ByzantineGradients(honest, BYZANTINE, momentum.make(place, 0.9))
+    own = ByzantineGradients(honest, BYZANTINE, momentum_of if place == "workers" else None)
     beside = honest.beside(BYZANTINE)
-    notes: dict[str, Tensor] = {}
     memory = torch.zeros(BYZANTINE, honest.parameters.numel())
     for step in range(3):
         sampled = torch.stack([gradient(beside, H + number, step, flipped) for number in range(BYZANTINE)])
         memory = 0.9 * memory + sampled if place == "workers" else sampled
-        state: dict[str, Tensor] = {}
-        if place == "feedback":  # everyone adds the last aggregate
-            state = {"aggregate": torch.full_like(sampled[0], 2.0 + step)}
-            memory = sampled + 0.9 * state["aggregate"]
-        got = own.at(step, notes, state)(flipped)
+        got = own.at(step)(flipped)
         assert torch.allclose(got, memory, atol=1e-6)
         honest.parameters.sub_(0.1 * sampled[0])
-    assert bool(notes) == (place == "workers")
+    assert bool(own.state_dict()) == (place == "workers")
 
 
 def test_asking_twice_accumulates_once_and_what_is_given_may_be_changed() -> None:
-    own = ByzantineGradients(workers(), BYZANTINE, momentum.AtWorkers(0.9))
-    notes: dict[str, Tensor] = {}
-    ask = own.at(0, notes, {})
+    own = ByzantineGradients(workers(), BYZANTINE, momentum_of)
+    ask = own.at(0)
     first = ask(False)
     kept = first.clone()
     first.zero_()
     assert torch.equal(ask(False), kept) and not torch.equal(ask(True), kept)
-    sampled = ByzantineGradients(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {}, {})(False)
-    assert torch.allclose(own.at(1, notes, {})(False), 0.9 * kept + sampled, atol=1e-6)
+    sampled = ByzantineGradients(workers(), BYZANTINE, None).at(1)(False)
+    assert torch.allclose(own.at(1)(False), 0.9 * kept + sampled, atol=1e-6)
 
 
 def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
@@ -87,7 +85,7 @@ def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
     honest = workers(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
-    ByzantineGradients(honest, BYZANTINE, momentum.AtWorkers(0.9)).at(0, {}, {})(True)
+    ByzantineGradients(honest, BYZANTINE, momentum_of).at(0)(True)
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

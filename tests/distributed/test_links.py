@@ -13,7 +13,6 @@ from clusters import launching
 from torch import Tensor
 
 import gyroscope as gy
-from gyroscope import momentum
 from gyroscope._core.errors import UnknownNameError
 from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, ROUND, Message, Offer, link_key, reach
 from gyroscope.distributed.server import link_process
@@ -44,13 +43,13 @@ def run_with(
 
     monkeypatch.setattr(LinkedWorkers, "collect", collect)
     config = config.resolve()
-    return Run(config, load_task(config), server._hire(Path("nowhere")))
+    return Run(config, load_task(config), server._worker_factory(Path("nowhere")))
 
 
 def test_measures_and_attack_are_over_the_rows_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with Server(ServerOptions(port=0)) as server:
         whole = Run(CONFIG.resolve(), load_task(CONFIG.resolve()))
-        losses, rows = whole.players.workers.sample(0)
+        losses, rows = whole.round_config.workers.sample(0)
         parameters = whole.parameters.clone()
         for row in (None, torch.full_like(parameters, math.nan)):
             run = run_with(monkeypatch, server, CONFIG, {2: row})
@@ -71,7 +70,7 @@ def test_required_rows_leave_room_for_simulated_liars(monkeypatch: pytest.Monkey
     for rule, required in (("median", 4), ("average", 5)):
         with Server(ServerOptions(port=0)) as server:
             config = gy.Config(workers=6, byzantine=1, declared_byzantine=2, rule=rule, attack="little", threads=1)
-            workers = run_with(monkeypatch, server, config, {}).players.workers
+            workers = run_with(monkeypatch, server, config, {}).round_config.workers
             assert isinstance(workers, LinkedWorkers) and workers.required == required
 
 
@@ -79,10 +78,10 @@ def test_momentum_of_worker_processes_is_theirs(monkeypatch: pytest.MonkeyPatch)
     with Server(ServerOptions(port=0)) as server:
         config = gy.Config(workers=5, rule="median", momentum="workers", threads=1, measure_every=2)
         run = run_with(monkeypatch, server, config, {})
-        assert isinstance(run.players.placement, momentum.Elsewhere)
+        assert run.round_state.worker_momentum is None
         rows = [run.play_round() for _ in range(3)]
         assert rows[2]["sent_norm"] and rows[2]["sampled_norm"] is None and rows[2]["straightness"] is None
-        assert set(run.state()["workers"]) == {"memories", "steps"} and run.state()["momentum"] == {}
+        assert set(run.state()["workers"]) == {"memories", "steps"} and run.state()["worker_momentum"] == {}
 
 
 def test_the_last_two_momenta_are_known_and_the_one_before_an_abandoned_round_is_found() -> None:
@@ -108,7 +107,7 @@ def test_a_link_is_offered_only_once_its_process_is_ready(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(WorkerHandle, "start", start)
     with Server(ServerOptions(port=0)) as server:
-        workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
+        workers = run_with(monkeypatch, server, CONFIG, {}).round_config.workers
         assert isinstance(workers, LinkedWorkers)
         workers._start(workers.links[0])
         worker, store = Worker(server.host, server.port, 0), reach(server.host, server.port, 5)
@@ -127,7 +126,7 @@ def test_parameters_stay_where_a_slow_link_still_sends_them_from(monkeypatch: py
 
     monkeypatch.setattr(WorkerHandle, "start", start)
     with Server(ServerOptions(port=0)) as server:
-        workers = run_with(monkeypatch, server, CONFIG, {}).players.workers
+        workers = run_with(monkeypatch, server, CONFIG, {}).round_config.workers
         assert isinstance(workers, LinkedWorkers)
         workers._open = True
         for each in workers.links:
@@ -201,9 +200,9 @@ def test_the_server_keeps_batch_norm_statistics_itself(monkeypatch: pytest.Monke
     with Server(ServerOptions(port=0)) as server:
         task = launching.custom_task()
         config = gy.Config(workers=3, rule="average", momentum="none", threads=1).resolve(task)
-        run = Run(config, task, server._hire(Path("nowhere")))
+        run = Run(config, task, server._worker_factory(Path("nowhere")))
         monkeypatch.setattr(LinkedWorkers, "collect", lambda self, step, deadline, into: dict(enumerate(into.zero_())))
-        workers = run.players.workers
+        workers = run.round_config.workers
         assert isinstance(workers, LinkedWorkers)
         workers._losses, workers._sound = dict.fromkeys(range(3), 0.0), {0, 1, 2}
         ambient = torch.random.get_rng_state()

@@ -43,7 +43,7 @@ def final(out: Path) -> dict[str, torch.Tensor]:
     return model
 
 
-@pytest.mark.parametrize("placement", momentum.USUAL)
+@pytest.mark.parametrize("placement", momentum.BASIC_PLACEMENTS)
 def test_with_one_local_step_it_is_the_training_that_gyroscope_train_does(tmp_path: Path, placement: str) -> None:
     config = config_of(
         rounds=8, local_steps=1, lr="0.2,5:0.1" if placement == "none" else "0.2", batch=4, momentum=placement,

@@ -101,7 +101,7 @@ def test_the_flower_mod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         settings = Settings(rule="median", f=1, nodes=5, rounds=60, local_steps=2, momentum="workers", out=str(out))
         if sample is not None:
             bad = poisoned(real(settings.task, settings.data_dir), sample)
-            monkeypatch.setattr(client, "load_task", lambda spec, data_dir: bad)
+            monkeypatch.setattr(client, "load_task", lambda spec, data_dir, bad=bad: bad)
         config = run_config(settings)
         serve(MemoryGrid(app_nodes(config, settings.nodes)), context(0, **config))
         rejected = (out / "events.csv").read_text().count("rejected")

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import _kernels
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
 from gyroscope.integrations.flower.strategy import STATISTICS
 from gyroscope.momentum import WorkerMomentum
@@ -52,7 +53,9 @@ def worker_momentum(mu: float = 0.9) -> Callable[[Message, Context, Next], Messa
         update = after.vector - before.vector
         momentum, known = WorkerMomentum(mu), _remembered(context, layout)
         momentum.load_state_dict({} if known is None else {"momentum": known})
-        with_momentum = torch.where(layout.mask(STATISTICS), momentum.update(update), update)
+        with _kernels.switched_off():  # a process that handles one message loses more by loading them than they save
+            row = momentum.update(update)
+        with_momentum = torch.where(layout.mask(STATISTICS), row, update)
         assert momentum.memory is not None
         _remember(context, layout, Values(momentum.memory, before.others), _round(message))
         reply.content[name] = layout.write(Values(before.vector + with_momentum, after.others))
