@@ -7,7 +7,7 @@ import datetime
 from pathlib import Path
 
 from gyroscope._core.sanitize import shortened
-from gyroscope.runs.run_dir import disk_errors, EVENTS
+from gyroscope.runs.run_dir import EVENTS, disk_errors
 
 COLUMNS = ("time", "step", "event", "worker", "who", "detail")
 

@@ -20,9 +20,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
+from gyroscope._core.errors import RunDirectoryError, StorageError
 from gyroscope.runs.config import CommonConfig, Config, ResolvedConfig
 from gyroscope.runs.environment import environment
-from gyroscope._core.errors import RunDirectoryError, StorageError
 from gyroscope.simulation.metrics import COLUMNS, Number
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"

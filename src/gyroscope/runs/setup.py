@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from gyroscope._core import random_streams
+from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope.simulation import tasks
 from gyroscope.runs.config import CommonConfig, ResolvedCommon
+from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
 from gyroscope.simulation.data.splits import Split
-from gyroscope._core.errors import ConfigError
 from gyroscope.simulation.workers import SimulatedWorkers
-
 
 AnyConfig = TypeVar("AnyConfig", bound=ResolvedCommon)
 

@@ -1,0 +1,151 @@
+"""The training loop: rounds, evaluations, checkpoints and callbacks, for every kind of run."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+from gyroscope._core.clock import UNTIMED, Clock
+from gyroscope._core.errors import RoundAbandonedError, StorageError
+from gyroscope._linalg import matrix
+from gyroscope.runs import run_dir
+from gyroscope.runs.callbacks import Callback
+from gyroscope.runs.config import ResolvedCommon
+from gyroscope.runs.result import Result
+from gyroscope.runs.run_dir import RunDirectory
+from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.evaluation import evaluate
+from gyroscope.simulation.metrics import Number
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class TrainingLoop(ABC):
+    """One run in memory. A subclass plays a round; everything around the rounds is here."""
+
+    config: ResolvedCommon
+    model: nn.Module
+    parameters: Tensor
+    test: Split
+    tables: dict[str, list[dict[str, Number]]]
+    """The rows of the run directory's tables."""
+    step: int = 0
+    reason: str = ""
+    """Why the run was interrupted, where nobody asked for it."""
+    result_type: ClassVar[type[Result]] = Result
+
+    @abstractmethod
+    def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
+        """Play, measure and record one round, and count it; return its measures."""
+
+    @abstractmethod
+    def title(self) -> str:
+        """Return one line that says what is run."""
+
+    def state(self) -> dict[str, Any] | None:
+        """Return what a checkpoint holds; None where there is no resuming."""
+        return None
+
+    @classmethod
+    def columns(cls, config: Any) -> dict[str, Sequence[str]]:
+        """Return the tables of such a run's directory, each with its columns."""
+        return run_dir.columns(config.workers)
+
+    def go(
+        self,
+        directory: RunDirectory | None,
+        callback: Callback,
+        stop: Callable[[], bool],
+        clock: Clock = UNTIMED,
+    ) -> Result:
+        """Play the rounds that are left.
+
+        Args:
+            directory: where to record; None to keep the tables in memory only.
+            callback: called at every round and evaluation.
+            stop: asked after every round; once it returns True the run ends with the status `interrupted`.
+            clock: told what the time is spent on.
+        """
+        callback.begin(self.title(), self.step, self.config.steps)
+        saved = time.monotonic()
+        status = run_dir.COMPLETE
+        try:
+            clock.start()
+            if not self.tables[run_dir.EVALUATIONS]:
+                self.evaluate(directory, callback, clock)
+            while self.step < self.config.steps:
+                callback.step(self.play_round(directory, clock))
+                if not bool(matrix.all_finite(self.parameters)):
+                    status = run_dir.DIVERGED
+                    break
+                clock.lap("record")
+                if self.step % self.config.evaluate_every == 0 or self.step == self.config.steps:
+                    self.evaluate(directory, callback, clock)
+                if stop() and self.step < self.config.steps:
+                    status = run_dir.INTERRUPTED
+                    break
+                if directory and self.step < self.config.steps and self._checkpoint_due(saved):
+                    self._save_checkpoint(directory)
+                    saved = time.monotonic()
+                clock.lap("record")
+        except RoundAbandonedError as problem:
+            status, self.reason = run_dir.INTERRUPTED, str(problem)
+        except Exception as problem:
+            if directory and not isinstance(problem, StorageError):
+                reason = f"{type(problem).__name__}: {problem}"
+                directory.set_status(run_dir.FAILED, step=self.step, reason=reason)
+            raise
+        finally:
+            callback.end()
+        if directory:
+            self._conclude(directory, status)
+        return self.result(status, directory)
+
+    def evaluate(self, directory: RunDirectory | None, callback: Callback, clock: Clock = UNTIMED) -> None:
+        """Measure the accuracy on the test set, and record it."""
+        found = evaluate(self.model, self.test, self.config.seed)
+        clock.lap("evaluation")
+        row: dict[str, Number] = {
+            "step": self.step,
+            "accuracy": found.accuracy,
+            "correct": found.correct,
+            "samples": found.samples,
+        }
+        self.record(directory, run_dir.EVALUATIONS, row)
+        if directory:
+            directory.flush()
+        callback.evaluated(row)
+        clock.lap("record")
+
+    def record(self, directory: RunDirectory | None, table: str, row: Mapping[str, Number]) -> None:
+        """Add a row to a table, in memory and in the run directory."""
+        self.tables[table].append(dict(row))
+        if directory:
+            directory.append(table, row)
+
+    def result(self, status: str, directory: RunDirectory | None) -> Result:
+        """Return how the run went so far."""
+        path = directory.path if directory else None
+        return self.result_type(self.config, status, self.step, self.model, path, self.tables, self.reason)
+
+    def _checkpoint_due(self, saved: float) -> bool:
+        every = getattr(self.config, "checkpoint_every", None)
+        return time.monotonic() - saved >= CHECKPOINT_SECONDS if every is None else self.step % every == 0
+
+    def _save_checkpoint(self, directory: RunDirectory) -> None:
+        state = self.state()
+        if state is not None:
+            directory.save_checkpoint(state)
+
+    def _conclude(self, directory: RunDirectory, status: str) -> None:
+        if status == run_dir.INTERRUPTED:
+            self._save_checkpoint(directory)
+            directory.set_status(status, step=self.step)
+            return
+        result = self.result(status, directory)
+        accuracies = {"max_accuracy": result.max_accuracy, "final_accuracy": result.final_accuracy}
+        directory.finish(status, self.model.state_dict(), step=self.step, **accuracies)

@@ -1,0 +1,84 @@
+"""Kinds of runs that other packages add: a configuration with more fields, and how such a run differs.
+
+A package lists its variants under the entry point `gyroscope.variants`; ours are in `gyroscope.research`. `gyroscope
+train`, TOML files and run directories then know their fields, while the core knows none of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gyroscope._core.errors import ConfigError
+from gyroscope._core.registry import installed
+from gyroscope.momentum import PLACEMENTS, Placement
+from gyroscope.runs.config import Config
+
+if TYPE_CHECKING:
+    from gyroscope.runs.training import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """A kind of run: chosen where one of its fields is set, or one of its placements of momentum is named."""
+
+    name: str
+    config: type[Config]
+    run: type[Run]
+
+    def extra_fields(self) -> dict[str, dataclasses.Field[Any]]:
+        """Return the fields that `Config` does not have."""
+        known = {field.name for field in dataclasses.fields(Config)}
+        return {field.name: field for field in dataclasses.fields(self.config) if field.name not in known}
+
+    def extra_placements(self) -> dict[str, Placement]:
+        """Return the placements of momentum that `Config` does not have."""
+        return {name: kind for name, kind in self.config.placements.items() if name not in PLACEMENTS}
+
+    def is_asked_for(self, values: Mapping[str, Any]) -> bool:
+        """Return whether a configuration with these values is of this kind."""
+        fields = self.extra_fields()
+        return values.get("momentum") in self.extra_placements() or any(
+            values[name] != field.default for name, field in fields.items() if name in values
+        )
+
+
+@functools.cache
+def variants() -> tuple[Variant, ...]:
+    """Return the variants that installed packages list, by name."""
+    return tuple(point.load() for _, point in sorted(installed("variant").items()))
+
+
+def config_class(default: type[Config], values: Mapping[str, Any]) -> tuple[type[Config], dict[str, Any]]:
+    """Return the class of configuration that these values ask for, and those of the values that it knows.
+
+    Keys of other variants are dropped where they say no more than that variant's default, as the files of 0.1 do.
+
+    Raises:
+        ConfigError: two variants are asked for at once.
+    """
+    asked = [variant for variant in variants() if variant.is_asked_for(values)] if default is Config else []
+    if len(asked) > 1:
+        raise ConfigError(
+            f"{' and '.join(variant.name for variant in asked)} are two kinds of runs that have no form together: "
+            + " or ".join(f"leave out {_used(variant, values)}" for variant in asked)
+        )
+    kind = asked[0].config if asked else default
+    known = {field.name for field in dataclasses.fields(kind)}
+    others = {name for variant in variants() for name in variant.extra_fields()} - known
+    return kind, {name: value for name, value in values.items() if name not in others}
+
+
+def run_class(config: Config) -> type[Run]:
+    """Return how a configuration is run."""
+    from gyroscope.runs.training import Run
+
+    return next((variant.run for variant in variants() if isinstance(config, variant.config)), Run)
+
+
+def _used(variant: Variant, values: Mapping[str, Any]) -> str:
+    fields = variant.extra_fields()
+    used = [name for name, field in fields.items() if name in values and values[name] != field.default]
+    return ", ".join(used) or f"momentum = {values.get('momentum')!r}"
