@@ -1,6 +1,6 @@
 """A training loop of your own: 9 workers with data loaders of their own, 2 of which lie, and a rule that survives them.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""What a training loop calls while it runs: progress on the terminal, scalars for TensorBoard, anything of one's own."""
+"""What a training loop calls while it runs: progress on the terminal, TensorBoard, anything of one's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Callback:
         """The run goes on from `step`, up to `steps`."""
 
     def step(self, row: Row) -> None:
-        """A round was played; `row` holds its measures (docs/measures.md), or only step and lr if it was not measured."""
+        """A round was played; `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""
 
     def evaluated(self, row: Row) -> None:
         """The model was evaluated: step, accuracy, correct, samples."""

@@ -1,7 +1,7 @@
 """The configuration of one run: a frozen dataclass <-> a flat TOML file <-> the command line's options.
 
-Each field carries its help text, so that the three can never disagree. `Config` is what a user writes; fields left unset
-come from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with more
+Each field carries its help text, so that the three can never disagree. `Config` is what a user writes; what is left
+unset comes from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with more
 fields as variants (`gyroscope.runs.variants`).
 """
 
@@ -98,7 +98,8 @@ class CommonConfig:
     }
     """Fields that hold the spec of an object, with the object's type and the function that builds it."""
     bounds: ClassVar[Mapping[str, int]] = {
-        "steps": 1, "batch": 1, "workers": 1, "byzantine": 0, "declared_byzantine": 0, "evaluate_every": 1, "threads": 1,
+        "steps": 1, "batch": 1, "workers": 1, "byzantine": 0, "declared_byzantine": 0, "evaluate_every": 1,
+        "threads": 1,
     }  # fmt: skip
     """The least value of a whole number."""
 
@@ -145,7 +146,7 @@ class CommonConfig:
     evaluate_every: int | None = option(None, RECORD, "rounds between evaluations on the test set", metavar="K")
 
     device: str = option("cpu", MACHINE, "cpu, cuda, cuda:1, ...", metavar="DEV", experiment=False)
-    threads: int | None = option(None, MACHINE, "CPU threads (default: as torch chooses)", metavar="N", experiment=False)
+    threads: int | None = option(None, MACHINE, "CPU threads (default: as torch chooses)", "N", experiment=False)
     data_dir: str | None = option(
         None, MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", metavar="DIR", experiment=False
     )

@@ -136,7 +136,7 @@ def _callbacks(given: Sequence[Callback], directory: RunDirectory, scalars: bool
 
 
 class Run(TrainingLoop):
-    """A synchronous run with one server: everything that changes from step to step is `state()`, and nothing else is."""
+    """A synchronous run with one server. All that changes from step to step is in `state()`."""
 
     config: ResolvedConfig
     accumulating: tuple[str, ...] = ("workers",)
@@ -282,7 +282,7 @@ class Run(TrainingLoop):
     def read_back(self, directory: RunDirectory, status: Mapping[str, Any]) -> Result:
         """Return the result of a run that has ended."""
         if not (directory.path / run_dir.MODEL).is_file():
-            raise RunDirectoryError(f"{directory.path} has ended but lacks {run_dir.MODEL}: begin anew with --overwrite")
+            raise RunDirectoryError(f"{directory.path} has ended without {run_dir.MODEL}: begin anew with --overwrite")
         model = torch.load(directory.path / run_dir.MODEL, map_location=self.parameters.device, weights_only=True)
         self.model.load_state_dict(model)
         self.step = status["step"]
