@@ -1,8 +1,8 @@
 """The configuration of one run: a frozen dataclass <-> a flat TOML file <-> the command line's options.
 
 Each field carries its help text, so that the three can never disagree. `Config` is what a user writes; what is left
-unset comes from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with more
-fields as variants (`gyroscope.runs.variants`).
+unset comes from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with
+more fields as variants (`gyroscope.runs.variants`).
 """
 
 from __future__ import annotations
