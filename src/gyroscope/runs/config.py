@@ -75,12 +75,15 @@ def _refuse_key(key: str, known: list[str]) -> None:
 
     for variant in variants():
         if key in variant.extra_fields():
-            kind = variant.config
-            raise ConfigError(
-                f"{key} is a key of {kind.__name__}, a kind of run of its own since version 0.2: use "
-                f"`from {kind.__module__} import {kind.__name__}` in place of Config"
-            )
+            raise ConfigError(_of_a_variant(key, variant.config))
     raise UnknownNameError("configuration key", key, known)
+
+
+def _of_a_variant(what: str, kind: type[Any]) -> str:
+    return (
+        f"{what} belongs to {kind.__name__}, a kind of run of its own since version 0.2: use "
+        f"`from {kind.__module__.rpartition('.')[0]} import {kind.__name__}` in place of Config"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -358,7 +361,15 @@ class ResolvedConfig(ResolvedCommon, Config):
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:
             raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
+        self._check_variant()
         momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
+
+    def _check_variant(self) -> None:
+        from gyroscope.runs.variants import variants
+
+        for variant in variants():
+            if self.momentum in variant.extra_placements() and not isinstance(self, variant.config):
+                raise ConfigError(_of_a_variant(f"momentum = {self.momentum!r}", variant.config))
 
 
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
