@@ -1,0 +1,1 @@
+"""Configured runs: configuration, the training loop with its callbacks, run directories, results."""
