@@ -8,24 +8,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from gyroscope import attacks, momentum, rules
-from gyroscope._core import registry
+from gyroscope._core import optional, registry
 from gyroscope.simulation import tasks
 from gyroscope.research.adaptive.curvature import ADAPTATIONS
 from gyroscope.simulation.data import shards
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.research.replicated import quorums
 from gyroscope.runs.schedule import Schedule
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 
@@ -286,10 +280,10 @@ class Config:
     def load(cls, path: str | Path) -> Config:
         """Read a TOML file."""
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
         except OSError as problem:
             raise ConfigError(f"cannot read the configuration {path}: {problem.strerror}") from problem
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        except ValueError as problem:
             raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
         try:
             return cls.from_mapping(values)
@@ -299,10 +293,8 @@ class Config:
 
     def to_toml(self) -> str:
         """The TOML text that `load` reads back to an equal configuration."""
-        import tomli_w
-
         written = {key: value for key, value in dataclasses.asdict(self).items() if key not in self.inapplicable}
-        return tomli_w.dumps({key: value for key, value in written.items() if value is not None})
+        return optional.format_toml({key: value for key, value in written.items() if value is not None})
 
 
 _NAMED: dict[str, tuple[type, Callable[[str], object]]] = {

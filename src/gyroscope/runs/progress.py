@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TextIO
 
+from gyroscope._core.optional import extra
 from gyroscope.simulation.metrics import Number
 
 
@@ -65,9 +66,10 @@ class Bar:
     remark = ""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        with extra("lab", "a progress bar"):
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
 
         self.bar = RichProgress(
             TextColumn("{task.completed}/{task.total}"),
@@ -141,9 +143,10 @@ def overall() -> Iterator[Callable[[str, int, int], None]]:
 
         yield say
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
+    with extra("lab", "a progress bar"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from gyroscope import momentum, rules
+from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope.runs.config import Config
 from gyroscope.runs.schedule import Schedule
@@ -81,9 +82,7 @@ class Settings:
 
     def to_toml(self) -> str:
         """As it stands in `[tool.flwr.app.config]`."""
-        import tomli_w
-
-        return tomli_w.dumps({key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()})
+        return optional.format_toml({key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()})
 
 
 def _converted(key: str, value: Value, kind: type) -> Value:
