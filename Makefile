@@ -1,29 +1,36 @@
-# Two commands for a fresh clone: `make demo` and `make test`. Each sets up what it needs.
+# `make demo` and `make test` are for a fresh clone: each sets up what it needs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# One thread per process: the tests run in two processes, and more threads than cores only get in each other's way.
-ENVIRONMENT := OMP_NUM_THREADS=1
+# One thread per process: the tests run in several processes, and more threads than cores only get in each other's way.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
 
-.PHONY: demo test test-all lint format clean
+.PHONY: demo test test-fast test-all lint format clean
 
 demo: $(VENV)/ready
-	$(ENVIRONMENT) $(BIN)/gyroscope demo
+	OMP_NUM_THREADS=1 $(BIN)/gyroscope demo
 
+# What a change should pass before it is sent: the linters, the type checker, and every test that is not marked slow.
 test: $(VENV)/ready lint
-	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 --dist worksteal
+	$(PYTEST) -n 2 --dist worksteal -m "not slow"
 
-# With Flower in the same environment. By itself, because Flower and Ray are a download of their own and most people need
-# neither. Its federations come after the rest: two dozen processes that each import everything get in everyone's way.
-FEDERATIONS := tests/flower/test_deployed.py tests/flower/test_simulation.py
+# An answer in under a minute: rules, attacks and the core, with few examples per property.
+FAST := tests/rules $(wildcard tests/momentum tests/test_*.py) \
+  $(filter-out %_auto.py %_foresight.py,$(wildcard tests/attacks/test_*.py))
+test-fast: $(VENV)/ready
+	GYROSCOPE_TEST_PROFILE=fast $(PYTEST) -n 2 --dist worksteal -m "not slow" $(FAST)
+
+# Everything, with Flower in the same environment. It is apart because Flower and Ray are a large download and most people
+# need neither. Slow tests come last: two dozen processes that each import everything get in everyone's way.
 test-all: $(VENV)/ready-for-flower lint
-	$(ENVIRONMENT) $(BIN)/pytest -q -n 3 --dist worksteal $(FEDERATIONS:%=--ignore=%)
-	$(ENVIRONMENT) $(BIN)/pytest -q -n 2 $(FEDERATIONS)
+	$(PYTEST) -n 3 --dist worksteal -m "not slow"
+	$(PYTEST) -n 2 -m slow
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check -q .
 	$(BIN)/ruff format -q --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
 
 format: $(VENV)/ready
 	$(BIN)/ruff check -q --fix .

@@ -1,23 +1,54 @@
-"""Settings for the whole suite: Hypothesis without deadlines, the same examples every time in CI, slow tests first."""
+"""Settings for the whole suite: Hypothesis without deadlines, the same examples in CI, and what may be skipped."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "gyroscope",
-    deadline=None,
-    max_examples=20,
-    derandomize=bool(os.environ.get("CI")),
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
+for name, examples in (("gyroscope", 20), ("fast", 4)):  # `make test-fast` chooses the second
+    settings.register_profile(
+        name,
+        deadline=None,
+        max_examples=examples,
+        derandomize=bool(os.environ.get("CI")),
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile(os.environ.get("GYROSCOPE_TEST_PROFILE", "gyroscope"))
+
+MAY_BE_MISSING = (
+    "byzfl",  # installed by hand, without its dependencies
+    "npm gives no package here",
+    "dataset-fashion-mnist",
+    "AVX2",
+    "OpenMP",
+    "this system cannot",
+    "small disk",  # needs root
+    "looks for processes in /proc",
+    "needs what the server holds",  # a rule to which the test does not apply
 )
-settings.load_profile("gyroscope")
+"""What a test may be skipped for even where nothing else may be missing: part of the reason."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those marked slow mostly wait for other processes: begun first, they leave the processor to the others."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _required((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Whole modules are skipped while pytest collects: `importorskip("flwr")` at their top."""
+    return _required((yield))
+
+
+def _required(report: pytest.TestReport) -> pytest.TestReport:
+    """With GYROSCOPE_REQUIRE_ALL=1 (.ci/run) a missing browser, Flower or data set is a failure, not a skip."""
+    if report.skipped and os.environ.get("GYROSCOPE_REQUIRE_ALL") and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(part in reason for part in MAY_BE_MISSING):
+            report.outcome = "failed"
+            report.longrepr = f"GYROSCOPE_REQUIRE_ALL is set, so that nothing may be missing, and this was: {reason}"
+    return report

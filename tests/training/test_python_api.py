@@ -1,11 +1,9 @@
-"""The library as its users call it: own tasks of every kind, frames, seeds, and a light import."""
+"""The library as its users call it: own tasks of every kind, frames, seeds."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy
@@ -214,18 +212,3 @@ def test_a_declared_number_may_differ_from_the_real_one() -> None:
 def test_the_first_line_of_the_docs_works() -> None:
     rows = torch.randn(51, 10)
     assert gy.rules.make("krum")(rows, f=12).vector.shape == (10,)
-
-
-def test_importing_gyroscope_imports_no_heavy_package_that_torch_does_not() -> None:
-    code = (
-        "import sys, torch; before = set(sys.modules); import gyroscope, gyroscope.cli; "
-        "heavy = {'pandas', 'matplotlib', 'sklearn', 'rich', 'pooch', 'scipy', 'requests', 'tomli_w'}; "
-        "print(sorted(heavy & (set(sys.modules) - before)))"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == "[]"
-
-
-def test_the_package_is_typed() -> None:
-    assert (Path(gy.__file__).parent / "py.typed").exists()
-    assert all(hasattr(gy, name) for name in gy.__all__)

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
+from gyroscope._core.optional import require_lab
 from gyroscope._core.registry import installed
 from gyroscope.cli import bench, demo, flower, list_names, report, reproduce, serve, shards, sweep, train, work
 
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "" not in sys.path:
         sys.path.append("")  # so that --rule my_module:MyRule finds a module in the current directory
     try:
+        if getattr(options, "lab", True):
+            require_lab("this command")
         return int(options.run(options))
     except GyroscopeError as problem:
         message = options.reword(str(problem), options) if hasattr(options, "reword") else str(problem)

@@ -1,15 +1,14 @@
-"""`gyroscope list`: what can be named."""
+"""`gyroscope list`: what can be named. It needs no extra."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
-from typing import TYPE_CHECKING, Any
+import textwrap
+from typing import Any
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_ENDLESS = 10_000
 KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
 
 
@@ -22,49 +21,43 @@ def add(commands: Any) -> None:
         "nnm+bucketing:s=3+krum:m=1; a mixture has a / between its rules, for example random:krum/median.",
     )
     command.add_argument("what", choices=KINDS, nargs="?", help="which of them (default: all)")
-    command.set_defaults(run=_list)
+    command.set_defaults(run=_list, lab=False)
 
 
 def _list(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from gyroscope.cli.tables import listing
 
-    # A pipe has no width of its own: leave all the room there is, so that an entry stays a line for grep.
-    console = Console(width=None if sys.stdout.isatty() else _ENDLESS, markup=False, highlight=False)
     for what in [options.what] if options.what else KINDS:
         header, lines = listing(what)
         if not options.what:
-            console.print(f"\n{what}", style="bold")
+            print(f"\n{_bold(what)}")
         table = _table(header, lines)
-        wanted = console.measure(table, options=console.options.update(width=_ENDLESS)).maximum
-        console.print(table if wanted <= console.width else _narrow(header, lines))
+        # A pipe has no width of its own: an entry stays a line for grep.
+        if sys.stdout.isatty() and max(map(len, table)) > shutil.get_terminal_size().columns:
+            print("\n".join(_narrow(header, lines, shutil.get_terminal_size().columns)))
+        else:
+            print("\n".join([_bold(table[0]), *table[1:]]))
     return 0
 
 
-def _table(header: list[str], lines: list[list[str]]) -> Table:
+def _table(header: list[str], lines: list[list[str]]) -> list[str]:
     """A line per entry."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in header:
-        table.add_column(title, no_wrap=True)
-    for line in lines:
-        table.add_row(*line)
-    return table
+    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *lines)]
 
 
-def _narrow(header: list[str], lines: list[list[str]]) -> Table:
+def _narrow(header: list[str], lines: list[list[str]], width: int) -> list[str]:
     """The same where a line has no room for all of it: what an entry is, and below it the rest, each with its title."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
+    indent = 2 + max(len(line[0]) for line in lines)
+    shown = []
     for name, what, *rest in lines:
         facts = "; ".join(
             f"{title} {fact}" for title, fact in zip(header[2:], rest, strict=True) if fact not in ("", "-")
         )
-        table.add_row(name, Text.assemble(what, *([("\n" + facts, "dim")] if facts else [])))
-    return table
+        text = [piece for part in (what, facts) for piece in textwrap.wrap(part, max(10, width - indent))]
+        shown.append(_bold(name) + " " * (indent - len(name)) + f"\n{' ' * indent}".join(text))
+    return shown
+
+
+def _bold(text: str) -> str:
+    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() and not os.environ.get("NO_COLOR") else text

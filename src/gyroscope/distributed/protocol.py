@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import __version__
+from gyroscope._core import optional
 from gyroscope._core.errors import GyroscopeError, LinkError
 from gyroscope.runs.config import ResolvedConfig
 
@@ -26,11 +26,6 @@ if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
     from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 else:
     from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["PrefixStore", "TCPStore"]  # for the others, who need them under these names
 
@@ -179,8 +174,6 @@ class Offer:
         return 2 * self.dimension if both else self.dimension
 
     def text(self) -> str:
-        import tomli_w
-
         # The folder and the device are the server's own: a worker has its own.
         config = dataclasses.replace(self.config, data_dir=None, device="cpu", checkpoint_every=None)
         known = {field.name: getattr(config, field.name) for field in dataclasses.fields(ResolvedConfig)}
@@ -193,18 +186,18 @@ class Offer:
             "dtype": self.dtype,
             "deadline": self.deadline,
         }
-        return tomli_w.dumps({"link": link, "config": values})
+        return optional.format_toml({"link": link, "config": values})
 
     @classmethod
     def parse(cls, text: str) -> Offer:
         """Whatever the text says, the worst that can come of it is a LinkError."""
         try:
-            values: dict[str, Any] = tomllib.loads(text)
+            values: dict[str, Any] = optional.parse_toml(text)
             link, config = values["link"], values["config"]
             protocol, version = int(link["protocol"]), str(link["version"])
             count, dimension = int(link["count"]), int(link["dimension"])
             dtype, deadline = str(link["dtype"]), float(link["deadline"])
-        except (tomllib.TOMLDecodeError, LookupError, TypeError, ValueError) as problem:
+        except (LookupError, TypeError, ValueError) as problem:
             raise LinkError(
                 f"the server's offer cannot be read ({problem}): is it a gyroscope server of this version?"
             ) from problem

@@ -9,20 +9,15 @@ import hashlib
 import itertools
 import json
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope.runs.config import Config
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation.tasks import TASKS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BASELINE = "average"
 PLACES = {"server": "at_update", "workers": "at_worker"}
@@ -206,10 +201,10 @@ def read(path: str | Path) -> list[Setup]:
     momentum = ["server", "workers"]
     """
     try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        content = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
     except OSError as problem:
         raise ConfigError(f"cannot read the grid {path}: {problem.strerror}") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except ValueError as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
     known = [field.name for field in dataclasses.fields(Config)]
     for key in content:

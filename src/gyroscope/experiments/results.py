@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gyroscope._core.errors import GyroscopeError, RunDirectoryError
+from gyroscope._core.optional import extra
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import Config
 
@@ -53,7 +54,8 @@ class RunResult:
         return float(self.evaluations["accuracy"].iloc[-1])
 
     def _read(self, table: str) -> pandas.DataFrame:
-        import pandas
+        with extra("lab", "reading the tables of a run"):
+            import pandas
 
         frame: pandas.DataFrame = pandas.read_csv(self.path / table)
         return frame

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyroscope._core.optional import extra
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
@@ -97,7 +99,8 @@ def accuracy_figure(
 
 def use_agg() -> None:
     """Draw into files: no window, and no screen needed."""
-    import matplotlib
+    with extra("lab", "drawing figures"):
+        import matplotlib
 
     matplotlib.use("Agg")
 

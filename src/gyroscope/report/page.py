@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gyroscope._core.optional import extra
 from gyroscope.experiments.results import RunResult
 from gyroscope.report.page_data import Verdict, prepare
 
@@ -45,10 +46,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def render(data: dict[str, Any]) -> str:
     """The page's text."""
+    with extra("lab", "the HTML report"):
+        plotly = resources.files("plotly")
     parts = {
         "TITLE": html.escape(str(data["title"])),
         "STYLE": _asset("page.css"),
-        "PLOTLY": (resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8"),
+        "PLOTLY": (plotly / "package_data" / "plotly.min.js").read_text(encoding="utf-8"),
         "DATA": embedded(data),
         "SCRIPT": "\n".join(_asset(f"{name}.js") for name in SCRIPTS),
     }

@@ -10,22 +10,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gyroscope import attacks, momentum, rules
-from gyroscope._core import registry
+from gyroscope._core import optional, registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ConfigClass = TypeVar("ConfigClass")
 
@@ -226,10 +220,10 @@ class CommonConfig:
             ConfigError: the file cannot be read, is no TOML, or says something that cannot be.
         """
         try:
-            values = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            values = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
         except OSError as problem:
             raise ConfigError(f"cannot read the configuration {path}: {problem.strerror}") from problem
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        except ValueError as problem:
             raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
         try:
             return cls.from_mapping(values)  # type: ignore[attr-defined, no-any-return]
@@ -239,9 +233,9 @@ class CommonConfig:
 
     def to_toml(self) -> str:
         """Return the TOML text that `load` reads back to an equal configuration."""
-        import tomli_w
-
-        return tomli_w.dumps({key: value for key, value in dataclasses.asdict(self).items() if value is not None})
+        return optional.format_toml(
+            {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        )
 
     def _filled(self, task: tasks.Task | None) -> dict[str, Any]:
         """Return all settings, with the task's defaults filled in and one spelling for each spec."""

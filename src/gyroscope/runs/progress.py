@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+from gyroscope._core.optional import extra
 from gyroscope.runs.callbacks import Callback, Row
 
 
@@ -45,9 +46,10 @@ class Bar(Callback):
     remark = ""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
+        with extra("lab", "a progress bar"):
+            from rich.console import Console
+            from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+            from rich.progress import Progress as RichProgress
 
         self.bar = RichProgress(
             TextColumn("{task.completed}/{task.total}"),
@@ -119,9 +121,10 @@ def overall() -> Iterator[Callable[[str, int, int], None]]:
 
         yield say
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as RichProgress
+    with extra("lab", "a progress bar"):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:

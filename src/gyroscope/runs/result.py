@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from gyroscope._core.optional import extra
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import ResolvedCommon
 from gyroscope.simulation.metrics import Number
@@ -57,7 +58,8 @@ class Result:
         return float(self.tables[run_dir.EVALUATIONS][-1]["accuracy"] or 0)
 
     def _frame(self, table: str) -> pandas.DataFrame:
-        import pandas
+        with extra("lab", "the table of a result"):
+            import pandas
 
         frame: pandas.DataFrame = pandas.DataFrame(self.tables.get(table, []))
         return frame

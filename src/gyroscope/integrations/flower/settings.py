@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from gyroscope import rules
+from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope.momentum import BASIC_PLACEMENTS, check_placement
 from gyroscope.runs.config import Config, ResolvedConfig
@@ -82,9 +83,7 @@ class Settings:
 
     def to_toml(self) -> str:
         """As it stands in `[tool.flwr.app.config]`."""
-        import tomli_w
-
-        return tomli_w.dumps({key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()})
+        return optional.format_toml({key.replace("_", "-"): value for key, value in dataclasses.asdict(self).items()})
 
 
 def _converted(key: str, value: Value, kind: type) -> Value:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyroscope._core.optional import extra
 from gyroscope.research.asynchronous import recipes
 from gyroscope.research.asynchronous.async_config import AsyncConfig
 from gyroscope.research.asynchronous.async_placement import PLACEMENTS
@@ -61,14 +62,16 @@ class Found:
 
     @cached_property
     def arrivals(self) -> pandas.DataFrame:
-        import pandas
+        with extra("lab", "reading the tables of a run"):
+            import pandas
 
         frame: pandas.DataFrame = pandas.read_csv(self.path / run_dir.ARRIVALS)
         return frame
 
     @cached_property
     def max_accuracy(self) -> float:
-        import pandas
+        with extra("lab", "reading the tables of a run"):
+            import pandas
 
         return 100 * float(pandas.read_csv(self.path / run_dir.EVALUATIONS)["accuracy"].max())
 

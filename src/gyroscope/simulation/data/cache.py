@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from gyroscope._core.optional import extra
 from gyroscope.simulation.data.catalogue import DataFile
 
 
@@ -21,7 +22,8 @@ def cache_root() -> Path:
     named = os.environ.get("GYROSCOPE_CACHE")
     if named:
         return Path(os.path.expanduser(named))
-    import pooch  # type: ignore[import-untyped]
+    with extra("lab", "finding the cache of data sets"):
+        import pooch  # type: ignore[import-untyped]
 
     return Path(pooch.os_cache("gyroscope"))
 

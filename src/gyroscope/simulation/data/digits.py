@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gyroscope._core.optional import extra
+
 _FILE = Path("datasets", "data", "digits.csv.gz")
 
 
@@ -20,7 +22,8 @@ def load() -> tuple[NDArray[Any], NDArray[Any]]:
     """(1797, 64) values from 0 to 16, and their (1797,) labels: what `sklearn.datasets.load_digits` gives."""
     path = stored()
     if path is None:
-        from sklearn.datasets import load_digits
+        with extra("lab", "the task digits"):
+            from sklearn.datasets import load_digits
 
         images, labels = load_digits(return_X_y=True)
         return images, labels

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from gyroscope._core.errors import DataError
+from gyroscope._core.optional import extra
 from gyroscope.simulation.data import folders
 from gyroscope.simulation.data.catalogue import DataFile, DataSet
 from gyroscope.simulation.data.formats import GZIP_MAGIC, gunzip, read_tar
@@ -98,8 +99,9 @@ def _npm_pack(npm: str, package: str) -> bytes:
 
 
 def _download(url: str, title: str, progress: bool) -> bytes:
-    import pooch  # type: ignore[import-untyped]
-    import requests
+    with extra("lab", "downloading a data set"):
+        import pooch  # type: ignore[import-untyped]
+        import requests
 
     bar = DownloadBar(title) if wants_bar(progress) else None
     downloader = pooch.HTTPDownloader(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from gyroscope._core.optional import extra
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -43,8 +45,9 @@ class DownloadBar:
 
     def _started(self) -> tuple[Progress, TaskID]:
         if self._progress is None or self._task is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+            with extra("lab", "a progress bar"):
+                from rich.console import Console
+                from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
             self._progress = Progress(*columns, console=Console(stderr=True))
