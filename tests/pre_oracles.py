@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from oracles import DOUBT, RULE_ORACLES, Row, Rows, distance, squared_distance
 
-from gyroscope.rules import Arc, Bucketing, Clip, Nnm, Preaggregation, Rule, RuleContext
+from gyroscope.rules import ARC, NNM, Bucketing, Clip, Preaggregation, Rule, RuleContext
 
 
 def nnm(rows: Rows, f: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -76,13 +76,13 @@ def _shortened(row: Row, limit: float) -> list[float]:
 
 
 def _stage(stage: Preaggregation, rows: Rows, f: int, context: RuleContext, strict: bool) -> list[list[float]] | None:
-    if isinstance(stage, Nnm):
+    if isinstance(stage, NNM):
         return None if nnm_in_doubt(rows, f, strict) else nnm(rows, f)[0]
     if isinstance(stage, Bucketing):
         return bucketing(rows, stage.s, torch.randperm(len(rows), generator=context.generator("buckets")).tolist())
     if isinstance(stage, Clip):
         return clip(rows, stage.norm)
-    assert isinstance(stage, Arc)
+    assert isinstance(stage, ARC)
     return arc(rows, f)
 
 
@@ -90,6 +90,11 @@ def _single(rows: Rows, doubt: float) -> bool:
     """Whether the rows are of float32, to judge by the doubt about a row of usual size."""
     sizes = sorted(max(map(abs, row)) for row in rows if all(map(math.isfinite, row)) and any(row))
     return bool(sizes) and doubt > 1e-9 * sizes[(len(sizes) - 1) // 2]
+
+
+def parameters_of(rule: Rule) -> dict[str, Any]:
+    """Return the rule's parameters without f, which every oracle takes from the call."""
+    return {name: value for name, value in vars(rule).items() if name != "f"}
 
 
 def composed(
@@ -112,7 +117,7 @@ def composed(
         with np.errstate(over="ignore"):
             rows = np.array(left, dtype=np.float32 if single else np.float64).astype(np.float64).tolist()
     known = {"context": context.within(f"{len(stages)}:{rule.name}")} if rule.uses else {}
-    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **parameters_of(rule), **known)
 
 
 def mixture(
@@ -133,4 +138,4 @@ def mixture(
         turn = int(torch.randint(len(rules), (), generator=context.generator("turn")))
     rule = rules[turn]
     known = {"context": context.within(f"{turn}:{rule.name}")} if rule.uses else {}
-    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **parameters_of(rule), **known)

@@ -60,7 +60,7 @@ def test_monnas_pivot_decides() -> None:
 
 @pytest.mark.parametrize("pivot", [-1, True, 1.0, "0", None], ids=repr)
 def test_a_pivot_is_a_workers_number(pivot: object) -> None:
-    with pytest.raises(ConfigError, match="pivot must be the number of a worker"):
+    with pytest.raises(ConfigError, match="the pivot of 'monna' must be the number of a worker"):
         MoNNA(pivot=pivot)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="one of the workers 0 to 4, got 5"):
         MoNNA(pivot=5).check_feasible(5, 1)

@@ -26,10 +26,10 @@ from gyroscope.rules import (
     DnC,
     RuleContext,
     SignGuard,
+    _signguard_clusters,
+    _smea_search,
+    _spectral,
     flame,
-    meanshift,
-    spectral,
-    subsets,
 )
 
 NAN, INF = math.nan, math.inf
@@ -50,7 +50,7 @@ def test_the_top_of_the_spectrum_is_that_of_the_covariance(seed: int, n: int, d:
     shares /= shares.sum()
     deviations = rows.numpy() - shares @ rows.numpy()
     values, axes = np.linalg.eigh((deviations * shares[:, None]).T @ deviations)
-    found = spectral.spread(squared_distances(rows).numpy(), shares)
+    found = _spectral.spread(squared_distances(rows).numpy(), shares)
     assert found.variance == pytest.approx(values[-1], rel=1e-7)
     along = (deviations @ axes[:, -1]) ** 2
     if d == 1 or values[-1] > 1.1 * values[-2]:
@@ -61,14 +61,14 @@ def test_a_row_at_1e30_takes_no_digit_from_the_others() -> None:
     rows = normal(5, 3, seed=1)
     far = torch.cat([rows, torch.full((1, 3), 1e30)])
     table, left = squared_distances(far).numpy(), np.arange(5)
-    own = spectral.spread(squared_distances(rows).numpy(), np.full(5, 0.2))
-    assert spectral.spread(table[np.ix_(left, left)], np.full(5, 0.2)).variance == own.variance
+    own = _spectral.spread(squared_distances(rows).numpy(), np.full(5, 0.2))
+    assert _spectral.spread(table[np.ix_(left, left)], np.full(5, 0.2)).variance == own.variance
 
 
 def test_rows_that_cannot_be_compared_leave_the_worst_first() -> None:
     rows = torch.tensor([[NAN, 0.0], [0.0, 0.0], [1e160, 0.0], [1.0, 1.0], [-1e160, 0.0], [INF, 0.0]]).double()
     rows[2, 0], rows[4, 0] = 1e154, -1e154  # each is at a finite distance from all but the other
-    assert spectral.comparable(squared_distances(rows).numpy()).tolist() == [1, 2, 3]
+    assert _spectral.comparable(squared_distances(rows).numpy()).tolist() == [1, 2, 3]
 
 
 # -------------------------------------------------------------------------------------------------- SMEA
@@ -99,7 +99,7 @@ def test_the_search_is_exact_where_there_are_thousands_of_subsets(n: int, f: int
     table = squared_distances(rows).numpy()
     every = np.array(list(itertools.combinations(range(n), n - f)))
     values = np.linalg.eigvalsh(
-        spectral.centred(table[every[:, :, None], every[:, None, :]], np.full(n - f, 1 / (n - f)))
+        _spectral.centred(table[every[:, :, None], every[:, None, :]], np.full(n - f, 1 / (n - f)))
     )[:, -1]
     assert chosen(SMEA()(rows, f)) == every[values <= values.min() * (1 + 1e-10)][0].tolist()
 
@@ -150,7 +150,7 @@ def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:
 def test_the_scatter_only_grows_as_rows_join() -> None:
     """On this the bound stands."""
     table = squared_distances(normal(9, 4, seed=3)).numpy()
-    values = [subsets._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
+    values = [_smea_search._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
     assert values == sorted(values)
 
 
@@ -313,7 +313,7 @@ def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> Non
     right = spectral_oracles.flame(rows.tolist(), 2, doubt=0, noise=0.01, context=context)
     assert right is not None and loud.tolist() == pytest.approx([values[0] for values in right])
     for noise in (-1, INF, True, "1"):
-        with pytest.raises(ConfigError, match="FLAME's noise must be a number of at least 0"):
+        with pytest.raises(ConfigError, match="the noise of 'flame' must be a number of at least 0"):
             FLAME(noise=noise)  # type: ignore[arg-type]
 
 
@@ -326,7 +326,7 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         points = normal(6 + seed, 3, seed).numpy()
         points[: 2 + seed // 3] += 4
         width = estimate_bandwidth(points, quantile=0.5)
-        assert meanshift.bandwidth(points) == pytest.approx(width)
+        assert _signguard_clusters.bandwidth(points) == pytest.approx(width)
         try:
             spectral_oracles.mean_shift(points.tolist(), strict=True)
         except spectral_oracles.DoubtfulError:
@@ -334,15 +334,15 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         compared += 1
         labels = MeanShift(bandwidth=width * (1 + 1e-9)).fit(points).labels_
         theirs = {tuple((labels == label).nonzero()[0].tolist()) for label in set(labels)}
-        assert {tuple(cluster.tolist()) for cluster in meanshift.clusters(points)} == theirs
+        assert {tuple(cluster.tolist()) for cluster in _signguard_clusters.clusters(points)} == theirs
     assert compared >= 10
 
 
 def test_clusters_of_copies_are_exact() -> None:
     points = np.array([[1.0, 2, 3], [3, 2, 1], [1, 2, 3], [3, 2, 1], [3, 2, 1]])
-    assert [cluster.tolist() for cluster in meanshift.clusters(points)] == [[1, 3, 4], [0, 2]]
+    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[1, 3, 4], [0, 2]]
     points = points[:4]
-    assert [cluster.tolist() for cluster in meanshift.clusters(points)] == [[0, 2], [1, 3]]
+    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[0, 2], [1, 3]]
 
 
 def opposed(count: int, others: int, d: int = 200) -> Tensor:
@@ -388,5 +388,5 @@ def test_signguards_wrong_parameters_are_refused() -> None:
 
 def test_smeas_limit_is_a_positive_whole_number() -> None:
     for limit in (0, True, 1.5, "many"):
-        with pytest.raises(ConfigError, match="SMEA's limit must be a whole number of at least 1"):
+        with pytest.raises(ConfigError, match="the limit of 'smea' must be a whole number of at least 1"):
             SMEA(limit=limit)  # type: ignore[arg-type]

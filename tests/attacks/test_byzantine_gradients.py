@@ -1,4 +1,4 @@
-"""What the Byzantine workers would send if they followed the protocol: computed on demand, and nobody else notices."""
+"""What the Byzantine workers would send if they followed the protocol: computed on demand, without side effects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def workers(model: nn.Module | None = None, **options: object) -> SimulatedWorke
 
 
 def gradient(of: SimulatedWorkers, worker: int, step: int, flipped: bool) -> Tensor:
-    """By a plain backward pass, at this worker's batch."""
+    """Compute the gradient by a plain backward pass, at this worker's batch."""
     inputs, targets = of.batches(step, range(worker, worker + 1))
     of.model.zero_grad()
     with torch.enable_grad():
@@ -55,34 +55,34 @@ def test_they_are_clipped_gradients_at_batches_of_their_own_with_the_placements_
     honest = workers(batches=batches)
     own = ByzantineGradients(honest, BYZANTINE, momentum.make(place, 0.9))
     beside = honest.beside(BYZANTINE)
-    notes: dict[str, Tensor] = {}
-    memory = torch.zeros(BYZANTINE, honest.parameters.numel())
+    kept: dict[str, Tensor] = {}
+    expected = torch.zeros(BYZANTINE, honest.parameters.numel())
     for step in range(3):
         sampled = torch.stack([gradient(beside, H + number, step, flipped) for number in range(BYZANTINE)])
-        memory = 0.9 * memory + sampled if place == "workers" else sampled
+        expected = 0.9 * expected + sampled if place == "workers" else sampled
         state: dict[str, Tensor] = {}
         if place == "feedback":  # everyone adds the last aggregate
             state = {"aggregate": torch.full_like(sampled[0], 2.0 + step)}
-            memory = sampled + 0.9 * state["aggregate"]
-        got = own.at(step, notes, state)(flipped)
-        assert torch.allclose(got, memory, atol=1e-6)
+            expected = sampled + 0.9 * state["aggregate"]
+        got = own.at(step, kept, state)(flipped)
+        assert torch.allclose(got, expected, atol=1e-6)
         honest.parameters.sub_(0.1 * sampled[0])
-    assert bool(notes) == (place == "workers")
+    assert bool(kept) == (place == "workers")
 
 
-def test_asking_twice_accumulates_once_and_what_is_given_may_be_changed() -> None:
+def test_two_calls_accumulate_once_and_the_caller_may_change_the_result() -> None:
     own = ByzantineGradients(workers(), BYZANTINE, momentum.AtWorkers(0.9))
-    notes: dict[str, Tensor] = {}
-    ask = own.at(0, notes, {})
+    state: dict[str, Tensor] = {}
+    ask = own.at(0, state, {})
     first = ask(False)
     kept = first.clone()
     first.zero_()
     assert torch.equal(ask(False), kept) and not torch.equal(ask(True), kept)
     sampled = ByzantineGradients(workers(), BYZANTINE, momentum.NoMomentum()).at(1, {}, {})(False)
-    assert torch.allclose(own.at(1, notes, {})(False), 0.9 * kept + sampled, atol=1e-6)
+    assert torch.allclose(own.at(1, state, {})(False), 0.9 * kept + sampled, atol=1e-6)
 
 
-def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
+def test_they_change_neither_batch_norm_nor_any_random_stream() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(8, 10), nn.BatchNorm1d(10), nn.Dropout(0.5), nn.LogSoftmax(dim=1))
     honest = workers(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -103,7 +103,7 @@ def test_labels_are_flipped_within_the_classes_of_the_task() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Curious(attacks.Attack):
-    """Sends zeros, and looks at its own rows every time."""
+    """Sends zeros, and computes its own gradients every time."""
 
     seen: ClassVar[list[Tensor]] = []
 
@@ -125,7 +125,7 @@ def config(attack: str, **changes: object) -> gy.Config:
 
 
 @pytest.mark.parametrize("place", ["workers", "server"])
-def test_looking_at_them_changes_nothing_of_the_run(place: str) -> None:
+def test_computing_them_changes_nothing_of_the_run(place: str) -> None:
     looked, blind = (gy.train(config(attack, momentum=place)) for attack in (f"{HERE}:Curious", "zero"))
     assert looked.tables == blind.tables
 
@@ -160,7 +160,7 @@ def test_flipped_labels_harm_the_average_more_than_honest_work_does() -> None:
         "alternate:attack=(stale:delay=2),period=2",
     ],
 )
-def test_an_attack_with_notes_resumes_to_the_same_bits(attack: str, place: str, tmp_path: Path) -> None:
+def test_an_attack_with_state_resumes_to_the_same_bits(attack: str, place: str, tmp_path: Path) -> None:
     wanted = gy.train(config(attack, momentum=place), out=tmp_path / "whole")
     calls = iter(range(100))
     gy.train(config(attack, momentum=place), out=tmp_path / "cut", stop=lambda: next(calls) == 4)
