@@ -1,4 +1,4 @@
-"""What is particular to the rules that average the best rows, or the middle of each coordinate: by hand."""
+"""The rules that average the best rows, or the middle of each coordinate, on examples computed by hand."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_monnas_pivot_decides() -> None:
     table = torch.cdist(rows, rows).square().double()
     assert MoNNA(pivot=4).on_columns(rows, 2, table).vector.equal(MoNNA(pivot=4)(rows, 2).vector)
     assert MoNNA(pivot=4).trusts(5) == (4,)
-    rows[0] = NAN  # a pivot that lies gets what it wants
+    rows[0] = NAN  # a Byzantine pivot decides the result
     assert MoNNA()(rows, 2).vector.isnan().all() and MoNNA(pivot=1)(rows, 2).vector.item() == pytest.approx(13 / 3)
 
 

@@ -20,7 +20,7 @@ by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
 by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
 NAN, INF = math.nan, math.inf
 FAR_IS_FAR = ("krum", "median", "bulyan", "trimmed-mean", "phocas", "meamed", "mda", "monna", "cge", "aksel")
-"""Rules to which a far row is no different from a NaN: they leave both out by rank."""
+"""Rules that treat a far row as they treat a NaN: they leave both out by rank."""
 
 
 # -------------------------------------------------------------------------------- NaN, inf, huge values

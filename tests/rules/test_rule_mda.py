@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging: the search gives what trying all subsets gives, and also where that would take years."""
+"""Minimum-diameter averaging: the search finds what trying all subsets finds, also if that would take years."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def diameter(table: Distances, subset: tuple[int, ...] | list[int]) -> float:
 
 
 def table_of(n: int, values: int, seed: int) -> Distances:
-    """Distances that need not be any between points: whole numbers, many of them equal if there are few values."""
+    """Return a table of whole numbers, not necessarily distances between points, many of them equal."""
     generator = torch.Generator().manual_seed(seed)
     upper = torch.randint(values, (n, n), generator=generator).triu(1)
     return (upper + upper.T).double().tolist()
@@ -52,7 +52,7 @@ def test_many_rows_between_which_all_distances_are_alike(n: int, f: int, d: int)
 
 
 def assert_no_swap_helps(table: Distances, chosen: list[int]) -> None:
-    """A necessary condition that is quick to check: no other row in place of one of the chosen gives less."""
+    """Check a necessary condition: no other row in place of one of the chosen gives a smaller diameter."""
     best = diameter(table, chosen)
     for out, new in itertools.product(chosen, set(range(len(table))) - set(chosen)):
         assert diameter(table, [*(row for row in chosen if row != out), new]) >= best

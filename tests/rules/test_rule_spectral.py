@@ -1,4 +1,4 @@
-"""SMEA, CAF, DnC, FLAME and SignGuard: what is particular to each."""
+"""SMEA, CAF, DnC, FLAME and SignGuard: the behaviour that is specific to each."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_smea_finds_copies_without_trying_their_subsets() -> None:
     assert chosen(SMEA(limit=1000)(torch.ones(31, 2), 15)) == list(range(16))
 
 
-def test_smea_says_when_its_search_is_hopeless() -> None:
+def test_smea_raises_an_error_at_its_limit() -> None:
     rows = normal(25, 100, seed=1)
     with pytest.raises(InfeasibleError, match=re.escape("subsets of 13 of 25 rows after 500 partial ones")) as caught:
         SMEA(limit=500)(rows, 12)
@@ -148,7 +148,7 @@ def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:
 
 
 def test_the_scatter_only_grows_as_rows_join() -> None:
-    """On this the bound stands."""
+    """The bound of the search relies on it."""
     table = squared_distances(normal(9, 4, seed=3)).numpy()
     values = [_smea_search._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
     assert values == sorted(values)
@@ -211,7 +211,7 @@ def test_dncs_rows_hide_behind_one_another_as_documented() -> None:
     assert DnC()(rows, 2).vector.norm() > 50, "say no longer that DnC promises so little"
 
 
-def test_dnc_takes_those_who_survived_most_where_none_survived_all() -> None:
+def test_dnc_takes_the_rows_that_survived_most_if_none_survived_all() -> None:
     """One coordinate at a time, each of which has another row far out."""
     rows = 100 * torch.eye(5, dtype=torch.float64)
     rule, context = DnC(iterations=40, coordinates=1, c=1.0), RuleContext(seed=3)
@@ -236,7 +236,7 @@ def test_dncs_mean_of_huge_rows_is_finite() -> None:
         assert vector.isfinite().all() and torch.allclose(vector, rows[0])
 
 
-def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
+def test_dnc_draws_other_coordinates_in_each_round_and_the_same_in_a_repeated_one() -> None:
     rows = normal(9, 50, seed=1)
     rule = DnC(iterations=1, coordinates=2)
     rounds = [chosen(rule(rows, 4, RuleContext(seed=1, step=step))) for step in range(8)]
@@ -246,7 +246,7 @@ def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
 
 def test_dncs_wrong_parameters_are_refused() -> None:
     for parameters in ({"iterations": 0}, {"iterations": True}, {"coordinates": 1.5}, {"c": 0}, {"c": NAN}, {"c": "1"}):
-        with pytest.raises(ConfigError, match="DnC's"):
+        with pytest.raises(ConfigError, match="of 'dnc' must be"):
             DnC(**parameters)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=re.escape("drop all n = 5 workers: ceil(c f) = 5 for c = 2.5 and f = 2")):
         DnC(c=2.5).check_feasible(5, 2)
@@ -292,19 +292,19 @@ def test_a_row_of_zeros_has_no_direction_but_other_zeros_have_the_same() -> None
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 7, 1000])
-def test_flame_of_the_largest_numbers_there_are_is_finite(d: int) -> None:
+def test_flame_of_the_largest_floats_is_finite(d: int) -> None:
     rows = torch.full((5, d), torch.finfo(torch.float32).max)
     rows[4] = math.nan
     assert torch.allclose(FLAME()(rows, 1).vector, rows[0], rtol=1e-5)
 
 
-def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
+def test_flame_shortens_a_row_whose_length_overflows() -> None:
     rows = torch.tensor([[1.0, 0.0], [2.0, 0.1], [1.7e308, 1e307]], dtype=torch.float64)
     vector = FLAME()(rows, 1).vector
     assert vector.isfinite().all() and vector.norm() <= 2.1
 
 
-def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> None:
+def test_flames_noise_has_the_given_deviation_and_is_reproducible() -> None:
     rows, context = normal(5, 4000, seed=1), RuleContext(seed=2, step=3)
     quiet, loud = FLAME()(rows, 2, context).vector, FLAME(noise=0.01)(rows, 2, context).vector
     limit = rows.norm(dim=1).sort().values[2]
@@ -365,7 +365,7 @@ def test_signguard_leaves_out_flipped_signs_and_unusual_lengths() -> None:
     assert 0 in chosen(SignGuard(upper=100.0)(rows, 4)) and 1 in chosen(SignGuard(lower=0.0)(rows, 4))
 
 
-def test_signguard_takes_the_next_cluster_where_no_row_passes_both() -> None:
+def test_signguard_takes_the_next_cluster_if_no_row_passes_both() -> None:
     """Most rows have the same signs, but none of them the usual length."""
     rows = opposed(5, 4)
     rows[:3] *= 1000
@@ -382,7 +382,7 @@ def test_signguards_wrong_parameters_are_refused() -> None:
         {"fraction": 1.5},
         {"upper": NAN},
     ):
-        with pytest.raises(ConfigError, match="SignGuard"):
+        with pytest.raises(ConfigError, match="signguard"):
             SignGuard(**parameters)  # type: ignore[arg-type]
 
 

@@ -157,8 +157,8 @@ def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once
 
 @pytest.mark.parametrize(
     ("parameters", "says"),
-    [({"short": 0}, "short must be"), ({"long": 1.5}, "long must be"), ({"factor": 0.5}, "factor must be"),
-     ({"factor": nan}, "factor must be"), ({"short": True}, "short must be")],
+    [({"short": 0}, "the short of"), ({"long": 1.5}, "the long of"), ({"factor": 0.5}, "the factor of"),
+     ({"factor": nan}, "the factor of"), ({"short": True}, "the short of")],
 )  # fmt: skip
 def test_safeguard_refuses_wrong_parameters(parameters: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -229,5 +229,5 @@ def test_without_a_trusted_gradient_the_error_names_the_remedy(rule: Rule) -> No
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, nan, inf, "x", True], ids=repr)
 def test_zeno_refuses_a_wrong_rho(rho: object) -> None:
-    with pytest.raises(ConfigError, match="rho must be a positive"):
+    with pytest.raises(ConfigError, match="the rho of 'zeno' must be a positive"):
         Zeno(rho=rho)  # type: ignore[arg-type]

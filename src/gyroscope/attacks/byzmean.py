@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.little import Little
-from gyroscope.attacks.nested import Nested
+from gyroscope.attacks.nested import Nested, call
 
 _DEFAULT = Little(factor=0.5)
 
@@ -33,7 +33,7 @@ class ByzMean(Nested):
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         first = f // 2
-        stealthy = self.inner_rows(honest, f, context)[: max(1, first)]
+        stealthy = call(self.attack, honest, f, context)[: max(1, first)]
         target = stealthy.double().mean(dim=0)
         # a plus the sum of the differences, because the difference of two large sums would lose digits.
         missing = (target - honest.double()).sum(dim=0)

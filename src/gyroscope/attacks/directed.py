@@ -6,7 +6,7 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -38,15 +38,13 @@ class Directed(Attack):
     factor: float | str
     sign: Sign = -1
 
+    words: ClassVar[tuple[str, ...]] = ("auto",)
+    """What the factor may be besides a number."""
+
     def __post_init__(self) -> None:
-        registry.check_number(self, "factor", "a finite number", or_one_of=self._words())
+        registry.check_number(self, "factor", "a finite number", or_one_of=self.words)
         if isinstance(self.sign, bool) or self.sign not in (-1, 1, "auto"):
             raise ConfigError(f"the sign of {self.name!r} must be -1, 1 or 'auto', got {self.sign!r}")
-
-    @classmethod
-    def _words(cls) -> tuple[str, ...]:
-        """Return what a factor may be besides a number."""
-        return ("auto",)
 
     @abstractmethod
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:

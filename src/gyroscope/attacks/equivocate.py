@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import AttackContext
-from gyroscope.attacks.nested import Nested
+from gyroscope.attacks.nested import Nested, call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Equivocate(Nested):
     summary = "an inner attack's rows for every second server, their mirror images for the others"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        rows = self.inner_rows(honest, f, context)
+        rows = call(self.attack, honest, f, context)
         if context.server % 2 == 0:
             return rows
         mean = (context.moments or CachedMoments(honest)).moments.mean

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import AttackContext
-from gyroscope.attacks.nested import Nested
+from gyroscope.attacks.nested import Nested, call
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Foresight(Nested):
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         if context.preview is None:
-            return self.inner_rows(honest, f, context)
+            return call(self.attack, honest, f, context)
         state, generator = dict(context.state), context.generator.get_state()
         # Sending zeros shows exactly what the server adds.
         shown, added = _foreseen(honest, honest.new_zeros(f, honest.shape[1]), context)
@@ -53,7 +53,7 @@ class Foresight(Nested):
             moments=CachedMoments(shown),
             compute_gradients=None if own is None else lambda flipped: own(flipped) + added,
         )
-        return self.inner_rows(shown, len(added), inner) - added
+        return call(self.attack, shown, len(added), inner) - added
 
 
 def _foreseen(honest: Tensor, rows: Tensor, context: AttackContext) -> tuple[Tensor, Tensor]:

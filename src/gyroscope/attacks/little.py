@@ -36,10 +36,7 @@ class Little(Directed):
     name = "little"
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
-
-    @classmethod
-    def _words(cls) -> tuple[str, ...]:
-        return ("auto", "z")
+    words = ("auto", "z")
 
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         std, mean = honest.std, honest.moments.mean  # in this order one pass over the rows gives both

@@ -23,7 +23,7 @@ class Nested(Attack):
     attack: Attack = _DEFAULT
 
     def __post_init__(self) -> None:
-        made = parse_attacks(self, "attack")
+        made = parse_attacks(self, "attack", self.attack)
         if len(made) != 1:
             raise ConfigError(f"the attack of {self.name!r} must be one attack, got {self.attack!r}")
         vars(self).update(attack=made[0])
@@ -31,25 +31,17 @@ class Nested(Attack):
     def check_feasible(self, n: int, f: int) -> None:
         self.attack.check_feasible(n, f)
 
-    def inner_rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        """Return the inner attack's rows."""
-        return call(self.attack, honest, f, context)
-
     def rows_or_honest(self, attacks: bool, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         """Return the inner attack's rows, or what the Byzantine workers would send if they were honest."""
         if not attacks:
             return context.own_gradients()
         if context.momentum == "workers":
             context.own_gradients()  # keeps their momentum up to date
-        return self.inner_rows(honest, f, context)
+        return call(self.attack, honest, f, context)
 
 
-def parse_attacks(outer: Attack, field: str) -> tuple[Attack, ...]:
-    """Return the attacks in a field: attacks, specs, a list of both, or a text with slashes between specs."""
-    return _parsed(outer, field, getattr(outer, field))
-
-
-def _parsed(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
+def parse_attacks(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
+    """Return the attacks in a field's value: an attack, a list of attacks and specs, or specs with slashes between."""
     from gyroscope.attacks import parse  # the table also lists the attacks that import this module
 
     if isinstance(value, Attack):
@@ -57,7 +49,7 @@ def _parsed(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
     if isinstance(value, (tuple, list)):
         if not value:
             raise ConfigError(f"the {field} of {outer.name!r} must be at least one attack, got {value!r}")
-        return tuple(made for item in value for made in _parsed(outer, field, item))
+        return tuple(made for item in value for made in parse_attacks(outer, field, item))
     # The attacks `nan` and `inf` have been read as numbers.
     text = str(value) if isinstance(value, float) else value
     if not isinstance(text, str) or not text:

@@ -46,7 +46,7 @@ class Stranger(Attack):
     summary = "another attack in every round, drawn from a list"
 
     def __post_init__(self) -> None:
-        vars(self).update(attacks=nested.parse_attacks(self, "attacks"))
+        vars(self).update(attacks=nested.parse_attacks(self, "attacks", self.attacks))
 
     def check_feasible(self, n: int, f: int) -> None:
         for attack in self.attacks:

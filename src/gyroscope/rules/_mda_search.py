@@ -97,19 +97,14 @@ def _cost_of_paths(far: list[int], rows: int) -> int:
     while rows:
         piece, grown = 0, rows & -rows
         while grown != piece:
-            piece, grown = grown, grown | _union(far, grown) & rows
+            piece = grown
+            for row in _members(piece):
+                grown |= far[row] & rows
         edges = sum((far[row] & piece).bit_count() for row in _members(piece)) // 2
         length = piece.bit_count()
         cost += (length + 1) // 2 if edges == length else length // 2
         rows &= ~piece
     return cost
-
-
-def _union(far: list[int], rows: int) -> int:
-    found = 0
-    for row in _members(rows):
-        found |= far[row]
-    return found
 
 
 def _members(rows: int) -> list[int]:

@@ -90,15 +90,12 @@ class _Nodes:
         return len(self.bounds)
 
     def __getitem__(self, which: Array | slice) -> _Nodes:
-        return _Nodes(self.chosen[which], self.refused[which], self.images[which], self.bounds[which])
+        return _Nodes(*(array[which] for array in vars(self).values()))
 
     @staticmethod
     def together(first: _Nodes, second: _Nodes) -> _Nodes:
-        parts = [np.concatenate(pair) for pair in zip(first.arrays(), second.arrays(), strict=True)]
-        return _Nodes(*parts)
-
-    def arrays(self) -> tuple[Array, Array, Array, Array]:
-        return self.chosen, self.refused, self.images, self.bounds
+        pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+        return _Nodes(*(np.concatenate(pair) for pair in pairs))
 
 
 class _Search:

@@ -21,7 +21,6 @@ class Average(Rule):
     name = "average"
     summary = "the mean of all rows; the baseline, defeated by a single Byzantine worker"
     needs = "n >= f + 1"
-    paper = "-"
     resilient = False
     guarantee = "none"
     reads = "columns"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -258,15 +258,8 @@ class Rule(ABC):
     def check_feasible(self, n: int, f: int) -> None:
         """Raise an error if the rule cannot work with this (n, f). Nothing is clamped."""
         f = self.resolve_f(f)
-        needed = self.min_workers(f)
-        if n >= needed:
-            return
-        remedies = fewer_or_more(self.min_workers, n, f)
-        remedies += [f"use {rule.name}" for rule in self.fallback_rules() if rule.min_workers(f) <= n][:1]
-        bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
-        raise InfeasibleError(
-            f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: {either(remedies)}"
-        )
+        others = (f"use {rule.name}" for rule in self.fallback_rules() if rule.min_workers(f) <= n)
+        check_enough(self, n, f, others)
 
     def fallback_rules(self) -> Iterator[Rule]:
         """Yield the chain of fallbacks, each of which tolerates more Byzantine workers than the one before."""
@@ -355,6 +348,17 @@ def check_f(f: int | None) -> int:
     if f < 0:
         raise InfeasibleError(f"f cannot be negative, got f = {f}")
     return f
+
+
+def check_enough(thing: Any, n: int, f: int, other_remedies: Iterable[str] = ()) -> None:
+    """Raise an error if n workers are too few for f Byzantine ones in a rule or pre-aggregation."""
+    needed = thing.min_workers(f)
+    if n < needed:
+        bound = f"{thing.needs} = {needed}" if thing.needs not in ("", "-") else f"at least {needed}"
+        remedies = [*fewer_or_more(thing.min_workers, n, f), *list(other_remedies)[:1]]
+        raise InfeasibleError(
+            f"{type(thing).__name__} needs {bound} workers for f = {f}, got n = {n}: {either(remedies)}"
+        )
 
 
 def not_composable(thing: object, place: str) -> ConfigError:

@@ -24,6 +24,7 @@ from gyroscope.rules.base import (
     RuleContext,
     RuleState,
     Uses,
+    check_enough,
     check_f,
     fewer_or_more,
     not_composable,
@@ -120,14 +121,7 @@ class Preaggregation(ABC):
         return ()
 
     def check_feasible(self, n: int, f: int) -> None:
-        check_f(f)
-        needed = self.min_workers(f)
-        if n < needed:
-            bound = f"{self.needs} = {needed}" if self.needs != "-" else f"at least {needed}"
-            raise InfeasibleError(
-                f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: "
-                + either(fewer_or_more(self.min_workers, n, f))
-            )
+        check_enough(self, n, check_f(f))
 
 
 @dataclasses.dataclass(frozen=True)

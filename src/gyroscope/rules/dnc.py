@@ -51,7 +51,6 @@ class DnC(ContextualRule):
     needs = "n >= 2f + 1"
     paper = "Shejwalkar and Houmansadr 2021"
     fallback = Median
-    guarantee = "finite"
     uses: ClassVar = frozenset({"randomness"})
     unsupported: ClassVar = {"asynchronous": "the host finds the eigenvectors"}
 

@@ -33,7 +33,6 @@ class Clip(Preaggregation):
     name = "clip"
     summary = "rows longer than `norm` are shortened to it"
     needs = "n >= f + 1"
-    paper = "-"
     returns_finite = True
     unsupported: ClassVar = {
         "translation": "lengths are measured from the origin",
