@@ -21,7 +21,11 @@ _Self = TypeVar("_Self", bound="Attack")
 
 
 class MissingKnowledgeError(ConfigError):
-    """An attack needs a part of its `AttackContext` that it was not given; `Attack.__call__` adds the attack's name."""
+    """An attack needs a part of its `AttackContext` that it was not given. `Attack.__call__` adds the attack's name."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"this attack {problem}")
+        self.problem = problem
 
 
 class ScopedState(MutableMapping[str, Tensor]):
@@ -170,8 +174,8 @@ class Attack(ABC):
         ours = type(self).__module__.startswith("gyroscope.")
         try:
             rows = self.rows(honest if ours else honest.clone(), f, context)
-        except MissingKnowledgeError as problem:
-            raise ConfigError(f"the attack {self} {problem}") from None
+        except MissingKnowledgeError as missing:
+            raise ConfigError(f"the attack {self} {missing.problem}") from None
         if not isinstance(rows, Tensor) or rows.shape != (f, honest.shape[1]):
             got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ConfigError(
