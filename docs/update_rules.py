@@ -1,4 +1,4 @@
-"""Bring the tables in docs/rules.md up to date: `python docs/update_rules.py`. They say what the rules say."""
+"""Write the tables in docs/rules.md from the rules' class variables: `python docs/update_rules.py`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gyroscope.rules.base import Property
 
 PAGE = Path(__file__).resolve().parent / "rules.md"
 N, F = 25, 5
-"""For which the factors in the promises are shown."""
+"""The n and f for which the page shows the factors of the guarantees."""
 
 
 def parts() -> dict[str, str]:
-    """The tables of the page, by the name of their marker."""
+    """Return the tables of the page, by the name of their marker."""
     return {
         "rules": rules(),
         "properties": properties(),
-        "lacks": lacks(),
+        "unsupported": unsupported(),
         "preaggregations": preaggregations(),
         "mixtures": mixtures(),
     }
@@ -35,7 +35,7 @@ def rules() -> str:
 def preaggregations() -> str:
     lines = ["| pre-aggregation | what | needs | a rule loses | from |", "|---|---|---|---|---|"]
     for name, stage in PREAGGREGATIONS.items():
-        lost = "; ".join(f"{one} ({why})" for one, why in stage.lacks.items()) or "-"
+        lost = "; ".join(f"{one} ({why})" for one, why in stage.unsupported.items()) or "-"
         lines.append(f"| `{name}` | {stage.summary} | {stage.needs} | {lost} | {stage.paper} |")
     return "\n".join(lines)
 
@@ -47,28 +47,28 @@ def mixtures() -> str:
 
 def properties() -> str:
     wanted = get_args(Property)
-    lines = [f"| rule | promise | {' | '.join(wanted)} | reads |", "|---|---|" + ":-:|" * len(wanted) + "---|"]
+    lines = [f"| rule | guarantee | {' | '.join(wanted)} | reads |", "|---|---|" + ":-:|" * len(wanted) + "---|"]
     for name, rule in RULES.items():
-        has = " | ".join("" if one in rule.lacks else "✓" for one in wanted)
-        lines.append(f"| `{name}` | {promise(rule())} | {has} | {rule.reads} |")
+        has = " | ".join("" if one in rule.unsupported else "✓" for one in wanted)
+        lines.append(f"| `{name}` | {guarantee(rule())} | {has} | {rule.reads} |")
     return "\n".join(lines)
 
 
-def promise(rule: Rule) -> str:
-    """What holds whatever f rows hold, in a few words."""
-    reach = rule.reach(N, F)
+def guarantee(rule: Rule) -> str:
+    """Return the rule's guarantee in a few words."""
+    factor = rule.bound_factor(N, F)
     return {
-        "range": "honest range" + (f", widened by {reach:.3g} of its width" if reach else ""),
-        "distance": f"within {reach:.3g} R of the honest mean",
-        "norm": f"no longer than {f'{reach:.3g} times ' if reach != 1 else ''}the longest honest row",
+        "range": "honest range" + (f", widened by {factor:.3g} of its width" if factor else ""),
+        "distance": f"within {factor:.3g} R of the honest mean",
+        "norm": f"no longer than {f'{factor:.3g} times ' if factor != 1 else ''}the longest honest row",
         "finite": "finite",
         "none": "none",
-    }[rule.promise]
+    }[rule.guarantee]
 
 
-def lacks() -> str:
-    lines = ["| rule | lacks | because |", "|---|---|---|"]
-    lines += [f"| `{name}` | {one} | {why} |" for name, rule in RULES.items() for one, why in rule.lacks.items()]
+def unsupported() -> str:
+    lines = ["| rule | unsupported | because |", "|---|---|---|"]
+    lines += [f"| `{name}` | {one} | {why} |" for name, rule in RULES.items() for one, why in rule.unsupported.items()]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""Slow, obvious answers for the rules that remember or look at a trusted gradient, in plain Python: see `oracles`."""
+"""Slow, obvious answers for the rules with state or a trusted gradient, in plain Python: see `oracles`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gyroscope.rules import RuleContext
 
 
 def _finite(row: Row) -> bool:
-    """Whether a row has a length that float64 holds."""
+    """Return whether float64 can hold the row's length."""
     return all(map(math.isfinite, row)) and math.isfinite(sum(value * value for value in row))
 
 
 def centered_clipping(
     rows: Rows, tau: float | str = "median", iterations: int = 1, start: str = "median", centre: Row | None = None
 ) -> list[float]:
-    """ "v <- v + 1/n sum (x_i - v) min(1, tau / ||x_i - v||)"; who is infinitely far adds nothing."""
+    """ "v <- v + 1/n sum (x_i - v) min(1, tau / ||x_i - v||)"; a row that is infinitely far adds nothing."""
     n = len(rows)
     v = list(centre) if centre is not None else median(rows) if start == "median" else [0.0] * len(rows[0])
     for _ in range(iterations):
@@ -34,7 +34,7 @@ def centered_clipping(
 
 
 class Guard:
-    """SafeGuard round by round, with everybody's rows on record."""
+    """SafeGuard round by round, with a record of all rows."""
 
     def __init__(self, short: int = 20, long: int = 100, factor: float = 1.5) -> None:
         self.windows = (short, long)
@@ -44,7 +44,7 @@ class Guard:
         self.good: set[int] = set()
 
     def play(self, rows: Rows) -> tuple[list[float], set[int]]:
-        """(the aggregate, whose rows it is the mean of)"""
+        """Return the aggregate, and the workers whose rows it is the mean of."""
         n, age = len(rows), len(self.rounds)
         if age % self.windows[1] == 0:
             self.good = set(range(n))
@@ -61,7 +61,7 @@ class Guard:
         return vector, kept
 
     def _near(self, sums: dict[int, list[float]], n: int) -> set[int]:
-        """Those within factor times the radius, around the one with the smallest radius that holds a majority."""
+        """Return the workers within factor times the smallest radius around one that holds a majority."""
         radii = {}
         for i in sums:
             lengths = sorted(distance(sums[i], sums[j]) for j in sums)
@@ -70,7 +70,7 @@ class Guard:
         return {i for i in sums if distance(sums[central], sums[i]) <= self.factor * radii[central] < math.inf}
 
     def in_doubt(self, rows: Rows) -> bool:
-        """For a first round: whether rounding or a row number decides who is near the central one."""
+        """Return whether, in a first round, rounding or a row number decides which workers are near the central one."""
         present = [row for row in rows if _finite(row)]
         lengths = [[distance(row, other) for other in present] for row in present]
         radii = [sorted(each)[len(rows) // 2] for each in lengths]
@@ -85,7 +85,7 @@ class Guard:
 
 
 def zeno(rows: Rows, f: int, trusted: Row, rho: float = 0.005) -> tuple[list[float], list[int], list[float]]:
-    """The mean of the n-f rows of highest <g, x> - rho |x|^2, which ones they are, and all scores."""
+    """Return the mean of the n-f rows of highest <g, x> - rho |x|^2, their numbers, and all scores."""
     scores = [dot(row, trusted) - rho * dot(row, row) if _finite(row) else -math.inf for row in rows]
     chosen = sorted(range(len(rows)), key=lambda i: (-scores[i], i))[: len(rows) - f]
     columns = zip(*(rows[i] for i in chosen), strict=True)
@@ -112,7 +112,7 @@ def fltrust(rows: Rows, trusted: Row) -> tuple[list[float], list[float]]:
 def _centered_clipping(
     rows: Rows, f: int, doubt: float, strict: bool = False, context: RuleContext | None = None, **parameters: Any
 ) -> list[list[float]]:
-    parameters.pop("lacks", None)
+    parameters.pop("unsupported", None)
     return [[value] for value in centered_clipping(rows, **parameters)]
 
 
@@ -132,7 +132,7 @@ def _zeno(
         last = min(scores[i] for i in chosen)
         next_ = max(score for i, score in enumerate(scores) if i not in chosen)
         usual = max(abs(score) for score in scores if math.isfinite(score))
-        # Both terms may be large and nearly cancel: then a score's last digits are rounding's.
+        # Both terms may be large and nearly cancel: then a score's last digits are rounding errors.
         terms = max(abs(dot(row, context.trusted.tolist())) + rho * dot(row, row) for row in rows if _finite(row))
         same = [row for row, score in zip(rows, scores, strict=True) if score == last]
         exact = not strict and last == next_ and all(row == same[0] for row in same)
@@ -148,7 +148,7 @@ def _fltrust(
     vector, scores = fltrust(rows, context.trusted.tolist())
     size = math.hypot(*context.trusted.tolist())
     sizes = [math.hypot(*row) for row in rows if _finite(row)]
-    # A sum of scores near zero, and a trusted gradient that is itself the rest of a cancellation, are rounding's.
+    # A sum of scores near zero, and a trusted gradient that is the rest of a cancellation, are rounding errors.
     if 0 < sum(scores) < 1e-2 or 0 < size < 1e-2 * max(sizes):
         return None
     return [[value] for value in vector]

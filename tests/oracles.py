@@ -362,7 +362,7 @@ def _meamed(rows: Rows, f: int, doubt: float, strict: bool = False, even: str = 
 
 
 def _best(rows: Rows, lengths: Sequence[float], count: int, strict: bool) -> list[list[float]] | None:
-    """The mean of the rows of smallest length, or None if it is not clear which these are."""
+    """Return the mean of the rows of smallest length, or None if rounding decides which these are."""
     chosen = nearest(lengths, count)
     if count < len(rows):
         last, following = sorted(lengths)[count - 1 : count + 1]
@@ -416,7 +416,7 @@ RULE_ORACLES: dict[str, Oracle] = {
     **SPECTRAL_ORACLES,
 }
 
-# Where a rule, or its oracle, stops before the last digit: how far off it may be, for honest values of at most 1.
+# How far off a rule or oracle that stops before the last digit may be, for honest values of at most 1.
 RULE_PRECISION: dict[str, float] = {"geometric-median": 2e-6}
 
 # Attacks have theirs in tests/attacks/attack_oracles.py.

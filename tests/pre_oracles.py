@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from oracles import DOUBT, RULE_ORACLES, Row, Rows, distance, squared_distance
 
-from gyroscope.rules import Arc, Bucketing, Clip, Nnm, Preaggregation, Rule, RuleContext
+from gyroscope.rules import ARC, NNM, Bucketing, Clip, Preaggregation, Rule, RuleContext
 
 
 def nnm(rows: Rows, f: int) -> tuple[list[list[float]], list[list[int]]]:
@@ -31,7 +31,7 @@ def nnm(rows: Rows, f: int) -> tuple[list[list[float]], list[list[int]]]:
 
 
 def nnm_in_doubt(rows: Rows, f: int, strict: bool) -> bool:
-    """Whether rounding (or, if strict, a row number) decides who is the last of somebody's n-f nearest."""
+    """Return whether rounding (or, if strict, a row number) decides which row is the last of another's n-f nearest."""
     n = len(rows)
     for i in range(n):
         lengths = sorted(squared_distance(rows[i], rows[j]) for j in range(n) if j != i)
@@ -44,19 +44,19 @@ def nnm_in_doubt(rows: Rows, f: int, strict: bool) -> bool:
 
 
 def bucketing(rows: Rows, s: int, order: Sequence[int]) -> list[list[float]]:
-    """ "Average s of the permuted inputs each"; NaN and infinities as arithmetic has them."""
+    """ "Average s of the permuted inputs each"; NaN and infinities follow from arithmetic."""
     shuffled = [rows[place] for place in order]
     buckets = [shuffled[start : start + s] for start in range(0, len(rows), s)]
     return [[sum(column) / len(column) for column in zip(*bucket, strict=True)] for bucket in buckets]
 
 
 def length(row: Row) -> float:
-    """Infinite where the row is not finite."""
+    """Return the row's length, infinite if the row is not finite."""
     return distance(row, [0.0] * len(row))
 
 
 def clip(rows: Rows, norm: float) -> list[list[float]]:
-    """ "x min(1, C / ||x||)"; nothing is left of a row that has no length."""
+    """ "x min(1, C / ||x||)"; a row of infinite length becomes zero."""
     return [_shortened(row, norm) for row in rows]
 
 
@@ -70,26 +70,31 @@ def arc(rows: Rows, f: int) -> list[list[float]]:
 
 def _shortened(row: Row, limit: float) -> list[float]:
     size = length(row)
-    if math.isinf(size) or not math.isfinite(size * size):  # nor has one whose square no float64 holds
+    if math.isinf(size) or not math.isfinite(size * size):  # or its square overflows
         return [0.0] * len(row)
     return list(row) if size <= limit else [value * (limit / size) for value in row]
 
 
 def _stage(stage: Preaggregation, rows: Rows, f: int, context: RuleContext, strict: bool) -> list[list[float]] | None:
-    if isinstance(stage, Nnm):
+    if isinstance(stage, NNM):
         return None if nnm_in_doubt(rows, f, strict) else nnm(rows, f)[0]
     if isinstance(stage, Bucketing):
         return bucketing(rows, stage.s, torch.randperm(len(rows), generator=context.generator("buckets")).tolist())
     if isinstance(stage, Clip):
         return clip(rows, stage.norm)
-    assert isinstance(stage, Arc)
+    assert isinstance(stage, ARC)
     return arc(rows, f)
 
 
 def _single(rows: Rows, doubt: float) -> bool:
-    """Whether the rows are of float32, to judge by the doubt about a row of usual size."""
+    """Return whether the rows are float32, judging by the doubt about a row of usual size."""
     sizes = sorted(max(map(abs, row)) for row in rows if all(map(math.isfinite, row)) and any(row))
     return bool(sizes) and doubt > 1e-9 * sizes[(len(sizes) - 1) // 2]
+
+
+def parameters_of(rule: Rule) -> dict[str, Any]:
+    """Return the rule's parameters without f, which every oracle takes from the call."""
+    return {name: value for name, value in vars(rule).items() if name != "f"}
 
 
 def composed(
@@ -103,7 +108,7 @@ def composed(
     context: RuleContext | None = None,
     **_: Any,
 ) -> list[list[float]] | None:
-    """The rule's oracle on what the stages' oracles leave, each rounded as the rows are."""
+    """Apply the rule's oracle to what the stages' oracles return, each rounded as the rows are."""
     context, single = context or RuleContext(), _single(rows, doubt)
     for place, stage in enumerate(stages):
         left = _stage(stage, rows, f, context.within(f"{place}:{stage.name}"), strict)
@@ -112,7 +117,7 @@ def composed(
         with np.errstate(over="ignore"):
             rows = np.array(left, dtype=np.float32 if single else np.float64).astype(np.float64).tolist()
     known = {"context": context.within(f"{len(stages)}:{rule.name}")} if rule.uses else {}
-    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **parameters_of(rule), **known)
 
 
 def mixture(
@@ -126,11 +131,11 @@ def mixture(
     context: RuleContext | None = None,
     **_: Any,
 ) -> list[list[float]] | None:
-    """The oracle of the rule whose turn it is. (The suite's step is 3.)"""
+    """Apply the oracle of the rule whose turn it is. (The suite's step is 3.)"""
     context = context or RuleContext(step=3)
     turn = context.step % len(rules)
     if order == "random":
         turn = int(torch.randint(len(rules), (), generator=context.generator("turn")))
     rule = rules[turn]
     known = {"context": context.within(f"{turn}:{rule.name}")} if rule.uses else {}
-    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **vars(rule), **known)
+    return RULE_ORACLES[rule.name](rows, f, doubt=doubt, strict=strict, **parameters_of(rule), **known)

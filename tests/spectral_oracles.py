@@ -25,12 +25,12 @@ NEAR = 1e-5
 
 
 def usable(rows: Rows) -> list[int]:
-    """The rows whose distances to ordinary rows are finite numbers."""
+    """Return the rows whose distances to ordinary rows are finite."""
     return [i for i, row in enumerate(rows) if all(abs(value) < 1e150 for value in row)]
 
 
 def answers(means: list[Array]) -> list[list[float]]:
-    """Per coordinate, what any of the means has there."""
+    """Return, per coordinate, the value of each of the means."""
     return [list(values) for values in zip(*(mean.tolist() for mean in means), strict=True)]
 
 
@@ -39,7 +39,7 @@ def weighted_mean(rows: Array, weight: Array) -> Array:
 
 
 def principal(rows: Array, weight: Array) -> tuple[Array, Array]:
-    """The eigenvalues of the weighted covariance, largest first, and the squared deviations along its first axis."""
+    """Return the weighted covariance's eigenvalues, largest first, and squared deviations along its first axis."""
     center = weighted_mean(rows, weight)
     deviations = rows - center
     _, values, axes = np.linalg.svd(np.sqrt(weight / weight.sum())[:, None] * deviations, full_matrices=False)
@@ -47,7 +47,7 @@ def principal(rows: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def turns(variances: Array, rows: Rows, doubt: float) -> bool:
-    """Whether the second largest variance is so near to the largest that rounding turns the widest direction.
+    """Return whether the two largest variances are so near that rounding turns the widest direction.
 
     How near depends on how exact distances are: in float32 they are good to 1e-7, and better where many values add up.
     """
@@ -56,7 +56,7 @@ def turns(variances: Array, rows: Rows, doubt: float) -> bool:
 
 
 def smea(rows: Rows, f: int, doubt: float, strict: bool = False, limit: int = 0) -> list[list[float]] | None:
-    """The mean of the n-f rows whose covariance has the smallest largest eigenvalue: all subsets are tried."""
+    """The mean of the n-f rows whose covariance has the smallest largest eigenvalue: try all subsets."""
     matrix, size = np.array(rows), len(rows) - f
     found = []
     for subset in itertools.combinations(usable(rows), size):
@@ -71,7 +71,7 @@ def smea(rows: Rows, f: int, doubt: float, strict: bool = False, limit: int = 0)
 
 
 def caf(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]] | None:
-    """The weights of all rows are multiplied by 1 - t/max t until at most n-2f is left; the mean of least variance."""
+    """Multiply the weights by 1 - t/max t until at most n-2f is left; return the mean of least variance."""
     matrix, n = np.array(rows), len(rows)
     weight = np.array([1.0 if i in usable(rows) else 0.0 for i in range(n)])
     met = []
@@ -104,7 +104,7 @@ def dnc(
     c: float = 1.0,
     context: RuleContext | None = None,
 ) -> list[list[float]] | None:
-    """On some coordinates, drop the c f rows of largest squared (row - mean) . v; the mean of who is never dropped."""
+    """On some coordinates, drop the c f rows of largest squared (row - mean) . v; the mean of the others."""
     matrix, n, d = np.array(rows), len(rows), len(rows[0])
     dropped = math.ceil(c * f)
     generator = (context or RuleContext()).generator("dnc")
@@ -122,7 +122,7 @@ def dnc(
         for i in kept:
             survived[i] += i in scores
     part = matrix[[i for i in range(n) if survived[i] == max(survived)]]
-    return None if np.abs(part).max() > 1e30 else answers([np.mean(part, axis=0)])  # no digit is right that matters
+    return None if np.abs(part).max() > 1e30 else answers([np.mean(part, axis=0)])  # all digits are rounding errors
 
 
 def lower_median(values: list[Any]) -> Any:
@@ -130,7 +130,7 @@ def lower_median(values: list[Any]) -> Any:
 
 
 def component(table: dict[tuple[int, int], Any], members: list[int], threshold: Any, size: int) -> list[int] | None:
-    """The rows that hang together by links of at most the threshold, if that many do."""
+    """Return the rows that links of at most the threshold connect, if there are that many."""
     for start in members:
         group, waiting = {start}, [start]
         while waiting:
@@ -146,8 +146,8 @@ def component(table: dict[tuple[int, int], Any], members: list[int], threshold: 
 def flame(
     rows: Rows, f: int, doubt: float, strict: bool = False, noise: float = 0.0, context: RuleContext | None = None
 ) -> list[list[float]] | None:
-    """Link rows by cosine distance until a majority hangs together; its mean, clipped to the median length."""
-    matrix, n = np.array(rows, dtype=np.longdouble), len(rows)  # in which the square of a huge value is a number
+    """Link rows by cosine distance until a majority is connected; its mean, clipped to the median length."""
+    matrix, n = np.array(rows, dtype=np.longdouble), len(rows)  # which holds the square of a huge value
     known = [i for i in range(n) if np.isfinite(matrix[i]).all()]
     lengths = [np.sqrt((row * row).sum()) if i in known else np.longdouble(math.inf) for i, row in enumerate(matrix)]
     table = {}
@@ -174,30 +174,30 @@ class DoubtfulError(Exception):
     """Rounding decides."""
 
 
-def within(distance: float, reach: float) -> bool:
-    """Whether a distance is at most the reach; exactly equal ones are."""
-    if 1e-12 * reach < abs(distance - reach) < 1e-6 * reach:
+def within(distance: float, radius: float) -> bool:
+    """Return whether a distance is at most the radius, or exactly equal."""
+    if 1e-12 * radius < abs(distance - radius) < 1e-6 * radius:
         raise DoubtfulError
-    return distance <= reach * (1 + 1e-12)
+    return distance <= radius * (1 + 1e-12)
 
 
 def mean_shift(points: Rows, strict: bool = False) -> list[list[int]]:
-    """Clusters by flat-kernel mean shift, one point after the other; the largest first."""
+    """Cluster by flat-kernel mean shift, one point after the other; the largest first."""
     count = len(points)
-    reach = sum(sorted(math.dist(a, b) for b in points)[max(1, count // 2) - 1] for a in points) / count
+    radius = sum(sorted(math.dist(a, b) for b in points)[max(1, count // 2) - 1] for a in points) / count
     ends = []
     for start, point in enumerate(points):
-        before, near = None, [i for i in range(count) if within(math.dist(point, points[i]), reach)]
+        before, near = None, [i for i in range(count) if within(math.dist(point, points[i]), radius)]
         while near != before:
             end = [math.fsum(values) / len(near) for values in zip(*(points[i] for i in near), strict=True)]
-            before, near = near, [i for i in range(count) if within(math.dist(end, points[i]), reach)]
+            before, near = near, [i for i in range(count) if within(math.dist(end, points[i]), radius)]
         ends.append((-len(near), start, end))
     kept: list[tuple[int, int, list[float]]] = []
     for end in sorted(ends):
-        if not any(within(math.dist(end[2], other[2]), reach) for other in kept):
+        if not any(within(math.dist(end[2], other[2]), radius) for other in kept):
             kept.append(end)
         elif strict and any(end[0] == other[0] and math.dist(end[2], other[2]) > 1e-9 for other in kept):
-            raise DoubtfulError  # which of two equal ends takes the other in is up to the order of the points
+            raise DoubtfulError  # the order of the points decides which of two equal ends absorbs the other
     clusters: dict[int, list[int]] = {}
     for i, point in enumerate(points):
         ways = [math.dist(point, end[2]) for end in kept]

@@ -10,7 +10,7 @@ from context_oracles import CONTEXT_ORACLES
 from hypothesis import assume
 from hypothesis import strategies as st
 from oracles import RULE_ORACLES, RULE_PRECISION
-from pre_oracles import composed, mixture
+from pre_oracles import composed, mixture, parameters_of
 from torch import Tensor
 
 from gyroscope.attacks import ATTACKS
@@ -67,7 +67,7 @@ _ATTACK_VARIANTS = {
     "rare": ["rare:attack=(empire:factor=2),chance=0.5"],
     "equivocate": ["equivocate:attack=min-max"],
 }
-# Rules made of others: one for each way in which a stage, or a mixture, may go wrong.
+# Rules made of others: one for each way in which a stage or a mixture may go wrong.
 _COMPOSED = [
     "nnm+median",
     "bucketing:s=3+median",
@@ -112,15 +112,15 @@ class Problem:
         return float(self.honest.abs().max())
 
     def context(self, rule: Rule) -> RuleContext:
-        """What such a rule may know besides the rows: here the trusted gradient is the mean of the honest rows."""
+        """Return what such a rule may know besides the rows; the trusted gradient is the mean of the honest rows."""
         return RuleContext(step=3, seed=7, trusted=self.honest.mean(dim=0) if "trusted" in rule.uses else None)
 
     def apply(self, rule: Rule) -> Aggregate:
         return rule(self.rows, self.f, self.context(rule))
 
     def tolerance(self, rule: Rule) -> float:
-        """How far a result may be off by rounding, and by what the rule leaves undone where it iterates."""
-        # A rule may go a distance of its own choice, whatever the rows' magnitude is.
+        """How far a result may be off by rounding, and by an iteration that ends before convergence."""
+        # A rule may move by a distance that is a parameter, independent of the rows' magnitude.
         radius = vars(rule).get("tau", 0.0)
         step = 64 * torch.finfo(self.rows.dtype).eps * (radius if isinstance(radius, float) else 0.0)
         return max(self.rounding, RULE_PRECISION.get(rule.name, 0.0) * self.magnitude, step)
@@ -132,25 +132,25 @@ class Problem:
 
 
 def with_property(wanted: Property) -> list[str]:
-    """The specs of the rules that do not say that they lack it."""
-    return [spec for spec in RULE_SPECS if wanted not in parse_rule(spec).lacks]
+    """Return the specs of the rules that do not list it as unsupported."""
+    return [spec for spec in RULE_SPECS if wanted not in parse_rule(spec).unsupported]
 
 
 def normal(n: int, d: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Standard normal rows."""
+    """Draw standard normal rows."""
     return torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def acceptable(rule: Rule, problem: Problem, strict: bool = False) -> list[list[float]] | None:
-    """The oracle's results, per coordinate, or None if rounding (or, if strict, the order of the rows) decides."""
+    """Return the oracle's results per coordinate; None if rounding (or, if strict, the order of the rows) decides."""
     known = {"context": problem.context(rule)} if rule.uses else {}
     return RULE_ORACLES[rule.name](
-        problem.rows.tolist(), problem.f, doubt=4 * problem.rounding, strict=strict, **vars(rule), **known
+        problem.rows.tolist(), problem.f, doubt=4 * problem.rounding, strict=strict, **parameters_of(rule), **known
     )
 
 
 def assume_clear(rule: Rule, problem: Problem) -> None:
-    """Throw away a draw with ties: on a line, for one, sums of distances are often equal."""
+    """Discard a draw with ties: on a line, for example, sums of distances are often equal."""
     assume(acceptable(rule, problem, strict=True) is not None)
 
 
@@ -168,7 +168,7 @@ kinds = st.sampled_from(["normal", "normal", "ties", "offset"])
 
 @st.composite
 def matrices(draw: st.DrawFn, n: int, kind: str | None = None, dtype: torch.dtype | None = None) -> Tensor:
-    """(n, d): normal at some scale, few distinct values, or near-identical rows around 10,000."""
+    """Draw (n, d): normal at some scale, few distinct values, or near-identical rows around 10,000."""
     kind = draw(kinds) if kind is None else kind
     dtype = draw(st.sampled_from(DTYPES)) if dtype is None else dtype
     rows = normal(n, draw(dimensions), draw(seeds))
@@ -190,7 +190,7 @@ def problems(
     bad: list[str] | None = None,
     max_f: int = 3,
 ) -> Problem:
-    """Rows at the rule's bound or a few above it; with `bad`, up to f of them hold something of those kinds."""
+    """Draw rows at the rule's bound or a few above it; with `bad`, up to f of them hold something of those kinds."""
     f = draw(st.integers(0, max_f))
     n = rule.min_workers(f) + draw(st.integers(0, 4))
     rows = draw(matrices(n, kind, dtype))
@@ -207,7 +207,7 @@ def problems(
 
 @st.composite
 def collusions(draw: st.DrawFn, rule: Rule, max_f: int = 3) -> Problem:
-    """As `problems`, but f bad rows agree on what they send, to the bit or nearly; honest rows may all be the same."""
+    """Draw as `problems`, but with f bad rows that are equal or nearly so; honest rows may all be the same."""
     f = draw(st.integers(1, max_f))
     n = rule.min_workers(f) + draw(st.integers(0, 4))
     rows = draw(matrices(n))
@@ -234,7 +234,7 @@ def collusions(draw: st.DrawFn, rule: Rule, max_f: int = 3) -> Problem:
 
 
 def _bad_row(kind: str, model: Tensor, seed: int) -> Tensor:
-    """A bad row made from an honest one."""
+    """Make a bad row from an honest one."""
     huge = 3e38 if model.dtype == torch.float32 else 1.7e308
     generator = torch.Generator().manual_seed(seed)
     fills = {"nan": math.nan, "+inf": math.inf, "-inf": -math.inf, "huge": huge, "-huge": -huge}
@@ -252,7 +252,7 @@ def _bad_row(kind: str, model: Tensor, seed: int) -> Tensor:
 
 
 def strided(rows: Tensor) -> list[tuple[str, Tensor]]:
-    """The same rows in other layouts of memory."""
+    """Return the same rows in other memory layouts."""
     n, d = rows.shape
     wide = torch.full((n, 2 * d), math.nan, dtype=rows.dtype)
     wide[:, ::2] = rows

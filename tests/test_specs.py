@@ -115,8 +115,10 @@ def test_a_misspelt_name_is_answered_with_the_nearest(kind: str, name: str) -> N
 def test_a_misspelt_parameter_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'rescor' .*did you mean 'rescore'\?"):
         rules.parse("bulyan:rescor=true")
-    with pytest.raises(UnknownNameError, match="it takes none"):
+    with pytest.raises(UnknownNameError, match="Known: f"):
         rules.parse("average:m=1")
+    with pytest.raises(UnknownNameError, match="it takes none"):
+        attacks.parse("zero:m=1")
     with pytest.raises(UnknownNameError, match=r"did you mean 'factor'\?"):
         attacks.make("little", facto=1)
 
@@ -178,7 +180,7 @@ class Ones(Attack):
     name = "ones"
     summary = "-"
 
-    def rows(self, honest, f, view):
+    def rows(self, honest, f, context):
         return honest.new_full((f, honest.shape[1]), self.value)
 
 def lasts(factor=1.0):
@@ -221,8 +223,7 @@ def test_a_third_partys_rule_is_found_by_its_import_path(module: str) -> None:
 
 def test_a_third_partys_attack_is_found_by_its_import_path(module: str) -> None:
     attack = attacks.parse(f"{module}:Ones:value=4")
-    view = attacks.AttackContext(rule=rules.Average(), declared_f=1, generator=torch.Generator())
-    assert attack(torch.zeros(3, 2), 2, view).tolist() == [[4.0, 4.0]] * 2
+    assert attack(torch.zeros(3, 2), 2).tolist() == [[4.0, 4.0]] * 2
     assert attacks.parse(str(attack)) == attack
 
 

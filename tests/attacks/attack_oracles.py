@@ -20,7 +20,7 @@ DOUBT = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Round:
-    """What the adversary finds in one round. The rule is no Krum, so attacks on Krum have the original one in mind."""
+    """What the adversary sees in one round. The rule is not Krum, so attacks on Krum aim at the original one."""
 
     honest: Rows
     f: int
@@ -103,7 +103,7 @@ def perturbation(kind: str, rows: Rows) -> list[float]:
 
 
 def largest(holds: Callable[[float], bool], start: float) -> float:
-    """The largest number for which something holds that holds at 0 and not at infinity: doubling, then bisection."""
+    """Return the largest number that passes a test which 0 passes and infinity does not: double, then bisect."""
     low, high = 0.0, start
     while holds(high):
         low, high = high, 2 * high
@@ -119,8 +119,8 @@ def bounded(attack: Any, rounds: Rounds, within: Callable[[Row, Rows], bool]) ->
     center, p = mean(at.honest), perturbation(attack.direction, at.honest)
     if norm(p) == 0:
         return [center] * at.f
-    reach = max(norm(plus(a, -1.0, b)) for a in at.honest for b in at.honest) / norm(p)
-    gamma = largest(lambda gamma: within(plus(center, gamma, p), at.honest), reach) if reach else 0.0
+    limit = max(norm(plus(a, -1.0, b)) for a in at.honest for b in at.honest) / norm(p)
+    gamma = largest(lambda gamma: within(plus(center, gamma, p), at.honest), limit) if limit else 0.0
     return [plus(center, gamma, p)] * at.f
 
 
@@ -153,7 +153,7 @@ class InDoubtError(Exception):
 
 
 def krum_takes(row: Row, at: Round) -> bool:
-    """Whether the best of all rows by the original Krum's score is one of f copies of this one."""
+    """Return whether the best of all rows by the original Krum's score is one of f copies of this one."""
     scores = krum_scores([*at.honest, *[row] * at.f], at.f, squared=True).scores
     best, ours = min(scores[: len(at.honest)]), min(scores[len(at.honest) :])
     if all(list(other) == list(row) for other in at.honest):
@@ -164,7 +164,7 @@ def krum_takes(row: Row, at: Round) -> bool:
 
 
 def furthest(taken: Callable[[float], bool], start: float) -> float:
-    """Where acceptance ends, looked for from a start that is halved until it is accepted: at most 64 times that."""
+    """Return where acceptance ends: at most 64 times a start that is halved until it is accepted."""
     for _ in range(60):
         if taken(start):
             break
@@ -314,7 +314,7 @@ def signguard_attack(attack: Any, rounds: Rounds) -> list[list[float]]:
 
 
 def stale(attack: Any, rounds: Rounds) -> list[list[float]]:
-    """What was sent `delay` rounds ago, or first."""
+    """Return what was sent `delay` rounds ago, or in the first round."""
     at = rounds[-1]
     then = max((past for past in rounds if past.step <= at.step - attack.delay), default=rounds[0], key=_step)
     return [list(row) for row in then.own] if attack.source == "own" else [mean(then.honest)] * at.f
@@ -325,7 +325,7 @@ def _step(at: Round) -> int:
 
 
 def drop(attack: Any, rounds: Rounds) -> list[list[float]]:
-    """Nothing, or what it should, by chance."""
+    """Return nothing, or by chance an honest row."""
     at = rounds[-1]
     draws = (
         torch.rand(at.f, generator=at.generator(), dtype=torch.float64).tolist() if attack.chance < 1 else [0.0] * at.f
@@ -343,7 +343,7 @@ def gaussian(attack: Any, rounds: Rounds) -> list[list[float]]:
 
 
 def later(at: Round, draws: Callable[[torch.Generator], object]) -> Round:
-    """The round for an inner attack, before which somebody else drew from the generator."""
+    """Return the round for an inner attack, after another draw from the generator."""
 
     class Later(Round):
         def generator(self) -> torch.Generator:
@@ -355,7 +355,7 @@ def later(at: Round, draws: Callable[[torch.Generator], object]) -> Round:
 
 
 def stranger(attack: Any, rounds: Rounds) -> list[list[float]] | None:
-    """The drawn attack's rows. It has seen the rounds in which it was drawn."""
+    """Return the drawn attack's rows. It has seen only the rounds in which it was drawn."""
 
     def draw(generator: torch.Generator) -> int:
         return int(torch.randint(len(attack.attacks), (1,), generator=generator))
@@ -395,7 +395,7 @@ def equivocate(attack: Any, rounds: Rounds) -> list[list[float]] | None:
 
 
 def foresight(attack: Any, rounds: Rounds) -> list[list[float]] | None:
-    """The inner attack, where the server shows the rule what it was sent: so it is here."""
+    """Return the inner attack's rows: here the rule sees what the workers send."""
     return oracle(attack.attack, rounds)
 
 
@@ -433,5 +433,5 @@ ATTACK_ORACLES: dict[str, Oracle] = {
 
 
 def oracle(attack: Any, rounds: Rounds) -> list[list[float]] | None:
-    """The rows of the last round."""
+    """Return the rows of the last round."""
     return ATTACK_ORACLES[attack.name](attack, rounds)

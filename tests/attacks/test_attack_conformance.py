@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from attack_oracles import ATTACK_ORACLES, Round, oracle
-from attacking import own_rows, send, view_of
+from attack_rounds import context_for, own_gradients, send
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ATTACK_SPECS, DTYPES, SCALES, matrices, normal, strided
@@ -18,7 +18,7 @@ from gyroscope import attacks
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
 from gyroscope.attacks import ATTACKS, Attack, Gaussian, SignFlip, parse
 
-# Whose rows are the outcome of a search against the rule: other tests compare them with what a fine grid finds.
+# Their rows are the outcome of a search against the rule: other tests compare them with a fine grid.
 SEARCHED = [spec for spec in ATTACK_SPECS if "auto" in spec]
 by_name = pytest.mark.parametrize("name", ATTACKS)
 by_spec = pytest.mark.parametrize("spec", ATTACK_SPECS)
@@ -146,17 +146,17 @@ def test_only_the_given_generator_is_drawn_from(spec: str) -> None:
 
 
 @by_spec
-def test_notes_are_tensors_and_the_only_thing_that_passes_from_round_to_round(spec: str) -> None:
-    """Two objects that take turns with the same notes send what one object sends: so a resumed run can go on."""
-    one, notes, others = parse(spec), {}, {}  # type: ignore[var-annotated]
+def test_only_the_state_passes_from_round_to_round_and_it_holds_tensors(spec: str) -> None:
+    """A new object with a copy of the state sends what the old object sends: so a resumed run continues exactly."""
+    one, state, others = parse(spec), {}, {}  # type: ignore[var-annotated]
     for step in range(5):
         honest = normal(6, 9, seed=step)
-        rows = send(one, honest, 2, step=step, seed=step, memory=notes)
-        copies = {name: note.clone() for name, note in others.items()}
-        again = send(spec, honest, 2, step=step, seed=step, memory=copies)
+        rows = send(one, honest, 2, step=step, seed=step, state=state)
+        copies = {name: value.clone() for name, value in others.items()}
+        again = send(spec, honest, 2, step=step, seed=step, state=copies)
         assert torch.equal(bits(rows), bits(again))
         others = copies
-        assert all(isinstance(note, Tensor) for note in notes.values()) and set(notes) == set(copies)
+        assert all(isinstance(value, Tensor) for value in state.values()) and set(state) == set(copies)
 
 
 @by_formula
@@ -179,9 +179,9 @@ def rounds_of(history: list[Tensor], f: int, seed: int, server: int) -> list[Rou
             f=f,
             step=step,
             seed=seed + step,
-            own=own_rows(honest, f, step, flipped=False).tolist(),
-            flipped=own_rows(honest, f, step, flipped=True).tolist(),
-            declared_f=view_of(honest, f).declared_f,
+            own=own_gradients(honest, f, step, flipped=False).tolist(),
+            flipped=own_gradients(honest, f, step, flipped=True).tolist(),
+            declared_f=context_for(honest, f).declared_f,
             dtype=honest.dtype,
             server=server,
         )
@@ -202,9 +202,9 @@ def test_equals_its_formula(spec: str, data: st.DataObject) -> None:
     right = oracle(attack, rounds_of(history, f, seed, server))
     assume(right is not None)
     assert right is not None
-    notes: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
     for step, honest in enumerate(history):
-        rows = send(attack, honest, f, seed=seed + step, step=step, memory=notes, server=server).double()
+        rows = send(attack, honest, f, seed=seed + step, step=step, state=state, server=server).double()
     expected = torch.tensor(right, dtype=torch.float64)
     # Little's deviation of rows around 10,000 is what float32 leaves of it; the mean's rounding is the measure.
     magnitude = max(float(history[-1].abs().max()), float(expected.nan_to_num(0, 0, 0).abs().max()))
@@ -219,21 +219,21 @@ def test_equals_its_formula(spec: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize("f", [0, -1])
 def test_an_attack_needs_a_byzantine_worker(name: str, f: int) -> None:
     with pytest.raises(ConfigError, match=f"at least one Byzantine worker, got f = {f}"):
-        ATTACKS[name]()(torch.ones(3, 2), f, view_of(torch.ones(3, 2), 1))
+        ATTACKS[name]()(torch.ones(3, 2), f, context_for(torch.ones(3, 2), 1))
 
 
 @pytest.mark.parametrize("f", [True, 1.5, "2"], ids=repr)
-def test_f_is_a_whole_number_and_no_truth_value(f: object) -> None:
+def test_f_is_a_whole_number_and_no_bool(f: object) -> None:
     for kind in ATTACKS.values():
         with pytest.raises(ConfigError):
-            kind()(torch.ones(3, 2), f, view_of(torch.ones(3, 2), 1))  # type: ignore[arg-type]
+            kind()(torch.ones(3, 2), f, context_for(torch.ones(3, 2), 1))  # type: ignore[arg-type]
 
 
 @by_name
 def test_wrong_rows_raise_a_rows_error(name: str) -> None:
     for wrong in (torch.ones(3), torch.ones(3, 2, dtype=torch.int64), torch.ones(0, 2), torch.ones(3, 0)):
         with pytest.raises(RowsError):
-            ATTACKS[name]()(wrong, 1, view_of(torch.ones(3, 2), 1))
+            ATTACKS[name]()(wrong, 1, context_for(torch.ones(3, 2), 1))
 
 
 WRONG = {
@@ -270,7 +270,7 @@ WRONG = {
 @pytest.mark.parametrize(
     ("parameter", "value"), [(key, value) for key, values in WRONG.items() for value in values], ids=repr
 )
-def test_a_parameter_that_cannot_be_is_an_error_that_names_it(parameter: str, value: object) -> None:
+def test_an_invalid_parameter_is_an_error_that_names_it(parameter: str, value: object) -> None:
     name, _, field = parameter.partition(":")
     with pytest.raises(GyroscopeError) as caught:
         ATTACKS[name](**{field: value})

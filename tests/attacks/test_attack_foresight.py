@@ -1,4 +1,4 @@
-"""Foresight: what the rule is shown, not what is sent, is the inner attack's."""
+"""Foresight: the rows that the rule sees, not those that are sent, are the inner attack's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 import pytest
 import torch
-from attacking import view_of
+from attack_rounds import context_for
 from strategies import normal
 from torch import Tensor
 
@@ -23,17 +23,17 @@ DIGITS = tasks.parse("digits").load()
 
 
 def shown(attack: Attack, received: object, seed: int = 0) -> Tensor:
-    """All rows as the rule is shown them, of 6 honest and 2 Byzantine workers."""
-    context = dataclasses.replace(view_of(HONEST, 2, seed=seed), preview=received)  # type: ignore[arg-type]
+    """Return all rows as the rule sees them, of 6 honest and 2 Byzantine workers."""
+    context = dataclasses.replace(context_for(HONEST, 2, seed=seed), preview=received)  # type: ignore[arg-type]
     return context.shown(torch.cat([HONEST, attack(HONEST, 2, context)]))
 
 
 @pytest.mark.parametrize("spec", ["little", "empire", "min-max", "little:factor=auto", "label-flip", "mimic"])
-def test_the_rule_is_shown_the_inner_attack_on_the_accumulated_rows(spec: str) -> None:
+def test_the_rule_sees_the_inner_attack_on_the_accumulated_rows(spec: str) -> None:
     rows = shown(Foresight(parse(spec)), lambda rows: rows + PAST)
     honest = HONEST + PAST[:6]
-    context = view_of(honest, 2)
-    own = view_of(HONEST, 2).compute_gradients
+    context = context_for(honest, 2)
+    own = context_for(HONEST, 2).compute_gradients
     assert own is not None
     context = dataclasses.replace(context, compute_gradients=lambda flipped: own(flipped) + PAST[6:])
     torch.testing.assert_close(rows[6:], parse(spec)(honest, 2, context), rtol=1e-9, atol=1e-9)
@@ -45,7 +45,7 @@ def test_it_aims_again_where_the_row_changes_what_the_server_does(inner: Attack)
     def switching(rows: Tensor) -> Tensor:
         return rows + PAST if bool(rows[6:].any()) else rows
 
-    # What a first attempt drew or noted must not be felt.
+    # The first attempt must leave no trace in the state or the generator.
     got, wanted = (shown(Foresight(inner), server, seed=3) for server in (switching, lambda rows: rows + PAST))
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
 
@@ -70,8 +70,8 @@ def test_against_momentum_kept_by_the_server_it_is_the_attack_on_momentum_at_the
     assert same == (attack == "empire"), "a share of the mean is the same share of what is accumulated; std is not"
 
 
-def test_against_the_adaptive_placement_the_rule_is_shown_the_attack_whichever_way_it_switches() -> None:
-    """In a whole run: Byzantine rows, as shown, are mean - 1.5 std of the honest rows as shown."""
+def test_against_the_adaptive_placement_the_rule_sees_the_attack_whichever_way_it_switches() -> None:
+    """In a whole run: the rule sees Byzantine rows at mean - 1.5 std of the honest rows that it sees."""
     config = Config(rule="krum", attack="foresight:attack=little", byzantine=5, momentum="adaptive", lr="1")
     Watching.seen.clear()
     run = Run(config.resolve(), DIGITS)
@@ -83,12 +83,12 @@ def test_against_the_adaptive_placement_the_rule_is_shown_the_attack_whichever_w
         honest = rows[: len(rows) - 5].double()
         wanted = (honest.mean(dim=0) - 1.5 * honest.std(dim=0)).float()
         aimed += all(torch.allclose(row, wanted, rtol=1e-3, atol=1e-4) for row in rows[-5:])
-    assert aimed >= 24, "it misses only where the row that suits the one placement leads to the other"
+    assert aimed >= 24, "it misses only if the row for one placement makes the server switch to the other"
 
 
 @dataclasses.dataclass(frozen=True)
 class Watching(Krum):
-    """Krum that remembers what it was shown."""
+    """Krum that records the rows that it saw."""
 
     seen = []  # type: ignore[var-annotated]  # noqa: RUF012
 

@@ -1,4 +1,4 @@
-"""docs/adding-a-rule.md, followed to the letter: its rule passes the suite, and is found in somebody else's package."""
+"""docs/adding-a-rule.md, followed to the letter: its rule passes the suite, and is found in another package."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RULE, ORACLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 (PYPROJECT,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 (COMMAND,) = re.findall(r"^    gyroscope (train .*)$", PAGE, re.MULTILINE)
 
-# What the page asks for, done from outside: the line in the table before the suite looks at it, and the oracle.
+# What the page asks for, done from outside: the entry in the table before the suite reads it, and the oracle.
 PLUGIN = """
 import midrange, gyroscope.rules
 gyroscope.rules.RULES["trimmed-midrange"] = gyroscope.rules.TrimmedMidrange = midrange.TrimmedMidrange
@@ -36,7 +36,7 @@ def pytest_collection_modifyitems():
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """The files of the page's package."""
+    """Write the files of the page's package."""
     (tmp_path / "midrange.py").write_text(RULE)
     (tmp_path / "oracle.py").write_text(ORACLE)
     (tmp_path / "plugin.py").write_text(PLUGIN)
@@ -44,7 +44,7 @@ def package(tmp_path: Path) -> Path:
 
 
 def install(package: Path) -> None:
-    """What an installation leaves beside the module: the package's name, its version and its entry points."""
+    """Write what an installation leaves beside the module: the package's name, its version and its entry points."""
     project = tomllib.loads(PYPROJECT)["project"]
     info = package / f"{project['name']}-{project['version']}.dist-info"
     info.mkdir()
@@ -63,7 +63,7 @@ def python(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def suite(package: Path, part: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """The suite for this rule alone."""
+    """Run the suite for this rule alone."""
     options = ("-q", "-p", "plugin", "-p", "no:cacheprovider", "-n", "0", "-k", "trimmed-midrange", *options)
     settings = ("-c", str(ROOT / "pyproject.toml"))
     return python(package, "-m", "pytest", str(ROOT / "tests" / "rules" / part), *settings, *options)
@@ -77,11 +77,11 @@ def test_the_rule_of_the_page_passes_the_suite(package: Path) -> None:
 
 
 def test_a_broken_rule_does_not_pass_the_suite(package: Path) -> None:
-    """It leaves out nobody, so that whoever sends a huge value has his way."""
+    """It leaves out no row, so that one huge value decides the result."""
     broken = RULE.replace("ordered[f] / 2 + ordered[-1 - f] / 2", "ordered[0] / 2 + ordered[-1] / 2")
     assert broken != RULE
     (package / "midrange.py").write_text(broken)
-    done = suite(package, "test_rule_promises.py", "-x", "-k", "trimmed-midrange and one_bad_value")
+    done = suite(package, "test_rule_guarantees.py", "-x", "-k", "trimmed-midrange and one_bad_value")
     assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout[-3000:] + done.stderr[-1000:]
 
 

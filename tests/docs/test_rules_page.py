@@ -1,4 +1,4 @@
-"""docs/rules.md says what the rules say of themselves, and what it tells of Krum elsewhere are specs of ours."""
+"""docs/rules.md agrees with the rules' class variables, and its specs for other libraries' Krum can be built."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_krum_by_other_names_can_be_built() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "verb"), [("state", "remember something"), ("randomness", "draw at random"), ("trusted", "compare with")]
+    ("use", "verb"), [("state", "keep state"), ("randomness", "draw at random"), ("trusted", "compare with")]
 )
-def test_the_page_names_whatever_depends_on_more_than_the_rows(use: str, verb: str) -> None:
-    start = PAGE.partition("Most rules know nothing but the rows. ")[2].partition(":\n\n")[0].replace("\n", " ")
+def test_the_page_names_every_rule_that_depends_on_more_than_the_rows(use: str, verb: str) -> None:
+    start = PAGE.partition("Most rules use nothing but the rows. ")[2].partition(":\n\n")[0].replace("\n", " ")
     (clause,) = (part for part in start.split("; ") if verb in part)
     named = set(re.findall(r"`([a-z-]+)`", clause))
     everything = {**RULES, **PREAGGREGATIONS}

@@ -1,4 +1,4 @@
-"""What is particular to the rules that average the best rows, or the middle of each coordinate: by hand."""
+"""The rules that average the best rows, or the middle of each coordinate, on examples computed by hand."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_monnas_pivot_decides() -> None:
     table = torch.cdist(rows, rows).square().double()
     assert MoNNA(pivot=4).on_columns(rows, 2, table).vector.equal(MoNNA(pivot=4)(rows, 2).vector)
     assert MoNNA(pivot=4).trusts(5) == (4,)
-    rows[0] = NAN  # a pivot that lies gets what it wants
+    rows[0] = NAN  # a Byzantine pivot decides the result
     assert MoNNA()(rows, 2).vector.isnan().all() and MoNNA(pivot=1)(rows, 2).vector.item() == pytest.approx(13 / 3)
 
 
 @pytest.mark.parametrize("pivot", [-1, True, 1.0, "0", None], ids=repr)
 def test_a_pivot_is_a_workers_number(pivot: object) -> None:
-    with pytest.raises(ConfigError, match="pivot must be the number of a worker"):
+    with pytest.raises(ConfigError, match="the pivot of 'monna' must be the number of a worker"):
         MoNNA(pivot=pivot)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="one of the workers 0 to 4, got 5"):
         MoNNA(pivot=5).check_feasible(5, 1)

@@ -1,4 +1,4 @@
-"""The seam for rows that lie on many machines: a rule on parts of the columns gives what it gives on whole rows."""
+"""Rows on many machines: a rule on parts of the columns gives what it gives on whole rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ N, F, CUTS = 11, 2, [0, 1, 40, 41, 300]
 
 
 def in_parts(rule: Rule, rows: Tensor) -> Tensor:
-    """The rule on each part of the columns, with the sum of the parts' distance tables."""
+    """Apply the rule to each part of the columns, with the sum of the parts' distance tables."""
     parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise(CUTS)]
     table = None
     if rule.reads == "distances":
@@ -31,7 +31,7 @@ def in_parts(rule: Rule, rows: Tensor) -> Tensor:
 def test_parts_of_the_columns_give_the_whole(spec: str, bad: float) -> None:
     rule, rows = parse(spec), normal(N, CUTS[-1], seed=5, dtype=torch.float32)
     if rule.resilient:
-        rows[3, 0] = bad  # in one part only: the others must hear of it through the table
+        rows[3, 0] = bad  # in one part only: the others know it through the table
         rows[7, 299] = -bad
     whole = rule(rows, F).vector
     assert whole.isfinite().all()
@@ -39,8 +39,8 @@ def test_parts_of_the_columns_give_the_whole(spec: str, bad: float) -> None:
 
 
 def test_few_rules_of_ours_need_whole_rows() -> None:
-    """Norms, distances from the median, and directions are not in the table of distances between rows; and what depends
-    on its context has whole rows before it."""
+    """The table of distances between rows has no norms, distances from the median or directions; and a rule that
+    depends on its context gets whole rows."""
     whole = {name for name, kind in RULES.items() if kind.reads == "rows" and not kind.uses}
     assert whole == {"geometric-median", "cge", "aksel"}
 
@@ -55,7 +55,7 @@ class Plain(Rule):
 
 
 class Changed(Median):
-    """Overrides the algorithm, and says nothing of what it reads."""
+    """Overrides the algorithm, and does not set `reads`."""
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         return Aggregate(rows[rows.norm(dim=1).argmin()].clone(), None)
@@ -80,7 +80,7 @@ class Declared(Krum):
         return Aggregate(rows.amax(dim=0), None)
 
 
-def test_who_overrides_the_algorithm_reads_whole_rows_unless_it_says_otherwise() -> None:
+def test_a_rule_that_overrides_the_algorithm_reads_whole_rows_unless_it_says_otherwise() -> None:
     kinds = (Plain, Changed, Mixed, Renamed, Declared)
     assert [kind.reads for kind in kinds] == ["rows", "rows", "rows", "distances", "columns"]
 
@@ -90,7 +90,7 @@ class Forgetful(Krum):
     combine = Rule.combine
 
 
-def test_what_cannot_work_on_columns_says_so() -> None:
+def test_a_rule_that_cannot_work_on_columns_says_so() -> None:
     rows, table = normal(N, 4, seed=1), torch.zeros(N, N)
     with pytest.raises(ConfigError, match="Plain cannot work on some of the columns: it needs whole rows"):
         Plain().on_columns(rows, F, table)

@@ -1,4 +1,4 @@
-"""What every rule in the table must do, whatever it computes: give its oracle's answer, and leave its input alone."""
+"""What every rule in the table must do: give its oracle's answer, and never change its input."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gyroscope.rules import RULES, parse
 by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
 by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
 AVERAGES = ("average", "krum", "geometric-median", "mda", "monna", "cge", "aksel")
-"""Rules whose result is the rows' mean with the weights that they tell."""
+"""Rules whose result is the mean of the rows with the returned weights."""
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])
 
 
@@ -116,11 +116,12 @@ def test_the_layout_in_memory_does_not_matter(spec: str, data: st.DataObject) ->
 
 
 @by_spec
-def test_a_list_of_rows_is_as_good_as_a_tensor(spec: str) -> None:
+@pytest.mark.parametrize("kind", [list, tuple])
+def test_a_list_of_rows_is_as_good_as_a_tensor(spec: str, kind: type) -> None:
     rule = parse(spec)
     rows = normal(rule.min_workers(1) + 2, 6, seed=4)
     context = Problem(rows, 1).context(rule)
-    assert torch.equal(rule(list(rows), 1, context).vector, rule(rows, 1, context).vector)
+    assert torch.equal(rule(kind(rows), 1, context).vector, rule(rows, 1, context).vector)
 
 
 @by_spec
@@ -154,13 +155,13 @@ def test_f_may_be_zero_with_as_few_workers_as_that_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in RULES.items() if kind.uses])
-def test_what_a_rule_remembers_is_new_tensors_by_name(name: str) -> None:
+def test_the_state_of_a_rule_is_new_tensors_by_name(name: str) -> None:
     rule = RULES[name]()
     problem = Problem(normal(rule.min_workers(2), 4, seed=9), 2)
     context = problem.context(rule)
-    memory = rule.step(problem.rows, 2, context)[1]
-    assert bool(memory) == ("state" in rule.uses)
-    before = {key: value.clone() for key, value in memory.items()}
-    vector, _ = rule.step(-problem.rows, 2, dataclasses.replace(context, step=4, memory=memory))[0]
+    state = rule.step(problem.rows, 2, context)[1]
+    assert bool(state) == ("state" in rule.uses)
+    before = {key: value.clone() for key, value in state.items()}
+    vector, _ = rule.step(-problem.rows, 2, dataclasses.replace(context, step=4, state=state))[0]
     assert vector.isfinite().all()
-    assert all(isinstance(key, str) and torch.equal(memory[key], before[key]) for key in before)
+    assert all(isinstance(key, str) and torch.equal(state[key], before[key]) for key in before)

@@ -1,4 +1,4 @@
-"""The geometric median: its certificate, at rows and between them, and where others' implementations go wrong."""
+"""The geometric median: its certificate, at rows and between them, and mistakes of other implementations."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.rules import GeometricMedian, weiszfeld
-from gyroscope.rules.weiszfeld import excess_at, geometric_median
+from gyroscope.rules import GeometricMedian, _geometric_median_search
+from gyroscope.rules._geometric_median_search import excess_at, geometric_median
 
 KINDS = ("normal", "line", "ties", "near copies", "far", "very far", "two clusters", "scales", "nearly a line")
 
@@ -111,24 +111,24 @@ def test_more_than_f_rows_that_are_not_finite_give_nan() -> None:
 
 @pytest.mark.parametrize("tolerance", [0.0, -1e-6, 0.5, math.nan, True, 1, "1e-6"], ids=repr)
 def test_the_tolerance_is_a_small_positive_number(tolerance: object) -> None:
-    with pytest.raises(ConfigError, match=r"tolerance must be between 0 and 0\.1"):
+    with pytest.raises(ConfigError, match=r"the tolerance of 'geometric-median' must be a number between 0 and 0\.1"):
         GeometricMedian(tolerance=tolerance)  # type: ignore[arg-type]
 
 
-def test_where_the_tolerance_is_not_reached_a_warning_says_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warning_says_how_near_the_search_came_if_it_misses_the_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = normal(9, 4, seed=3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         certified = GeometricMedian()(rows, 2).vector
-    monkeypatch.setattr(weiszfeld, "_STEPS", 0)
+    monkeypatch.setattr(_geometric_median_search, "_STEPS", 0)
     with pytest.warns(UserWarning, match=r"reached only to \d\.\de-0\d instead of the tolerance 1e-06"):
         nearest = GeometricMedian()(rows, 2).vector
     assert nearest.isfinite().all() and not torch.equal(nearest, certified)
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-9, 1e-13], ids=repr)
-def test_no_warning_where_it_is_reached(tolerance: float) -> None:
-    """Also where the tolerance is smaller than what one stops at otherwise."""
+def test_no_warning_if_the_tolerance_is_reached(tolerance: float) -> None:
+    """Also if the tolerance is smaller than the target at which the search otherwise stops."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         vector, _ = GeometricMedian(tolerance=tolerance)(normal(9, 4, seed=3), 2)

@@ -20,7 +20,7 @@ by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
 by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
 NAN, INF = math.nan, math.inf
 FAR_IS_FAR = ("krum", "median", "bulyan", "trimmed-mean", "phocas", "meamed", "mda", "monna", "cge", "aksel")
-"""Rules to which a far row is no different from a NaN: they leave both out by rank."""
+"""Rules that treat a far row as they treat a NaN: they leave both out by rank."""
 
 
 # -------------------------------------------------------------------------------- NaN, inf, huge values
@@ -56,7 +56,7 @@ def test_the_median_counts_nan_as_the_largest_value() -> None:
 def test_a_far_value_neither_cancels_nor_swallows_the_honest_ones(spec: str, value: float) -> None:
     """'The sum minus the extremes' in float32 gives NaN for inf and 0 for 1e10."""
     rule = parse(spec)
-    if rule.promise in ("range", "distance"):
+    if rule.guarantee in ("range", "distance"):
         rows = torch.full((rule.min_workers(1), 3), 0.125)
         rows[-1] = value
         assert Problem(rows, 1, (len(rows) - 1,)).apply(rule).vector.tolist() == pytest.approx([0.125] * 3, rel=1e-6)
@@ -82,7 +82,7 @@ def test_the_median_of_two_large_middles_does_not_overflow() -> None:
     assert Median(even="mean")(rows, 0).vector.tolist() == rows[0].tolist()
 
 
-def test_the_average_lets_a_nan_through_for_it_promises_nothing() -> None:
+def test_a_nan_reaches_the_average_which_has_no_guarantee() -> None:
     assert Average()(torch.tensor([[NAN, 1.0], [1.0, 1.0]]), 1).vector.isnan().tolist() == [True, False]
 
 

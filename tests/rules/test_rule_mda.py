@@ -1,4 +1,4 @@
-"""Minimum-diameter averaging: the search gives what trying all subsets gives, and also where that would take years."""
+"""Minimum-diameter averaging: the search finds what trying all subsets finds, also if that would take years."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from strategies import normal, seeds
 
 from gyroscope._linalg.matrix import squared_distances
 from gyroscope.rules import MDA
-from gyroscope.rules.diameter import Table, smallest_diameter
+from gyroscope.rules._mda_search import Distances, smallest_diameter
 
 
-def by_trying(table: Table, size: int) -> list[int]:
+def by_trying(table: Distances, size: int) -> list[int]:
     """The lexicographically smallest of all subsets with the smallest diameter."""
     subsets = itertools.combinations(range(len(table)), size)
     return list(min(subsets, key=lambda subset: (diameter(table, subset), subset)))
 
 
-def diameter(table: Table, subset: tuple[int, ...] | list[int]) -> float:
+def diameter(table: Distances, subset: tuple[int, ...] | list[int]) -> float:
     return max(table[i][j] for i in subset for j in subset)
 
 
-def table_of(n: int, values: int, seed: int) -> Table:
-    """Distances that need not be any between points: whole numbers, many of them equal if there are few values."""
+def table_of(n: int, values: int, seed: int) -> Distances:
+    """Return a table of whole numbers, not necessarily distances between points, many of them equal."""
     generator = torch.Generator().manual_seed(seed)
     upper = torch.randint(values, (n, n), generator=generator).triu(1)
     return (upper + upper.T).double().tolist()
@@ -51,8 +51,8 @@ def test_many_rows_between_which_all_distances_are_alike(n: int, f: int, d: int)
     assert_no_swap_helps(table, chosen)
 
 
-def assert_no_swap_helps(table: Table, chosen: list[int]) -> None:
-    """A necessary condition that is quick to check: no other row in place of one of the chosen gives less."""
+def assert_no_swap_helps(table: Distances, chosen: list[int]) -> None:
+    """Check a necessary condition: no other row in place of one of the chosen gives a smaller diameter."""
     best = diameter(table, chosen)
     for out, new in itertools.product(chosen, set(range(len(table))) - set(chosen)):
         assert diameter(table, [*(row for row in chosen if row != out), new]) >= best

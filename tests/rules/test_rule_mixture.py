@@ -1,4 +1,4 @@
-"""Mixtures: whose turn it is, what each rule remembers meanwhile, and what the whole says of itself."""
+"""Mixtures: which rule each round applies, the state of each rule, and the properties of the whole."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from strategies import normal
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
-from gyroscope.rules import Average, Bucketing, Bulyan, CenteredClipping, Krum, Median, Mixture, Nnm, RuleContext, parse
+from gyroscope.rules import NNM, Average, Bucketing, Bulyan, CenteredClipping, Krum, Median, Mixture, RuleContext, parse
 
 ROWS = normal(11, 4, seed=1)
 
@@ -42,17 +42,17 @@ def test_a_rule_given_twice_comes_twice_as_often() -> None:
     assert 30 <= count <= 70
 
 
-def test_each_rule_remembers_by_itself_while_others_have_their_turn() -> None:
+def test_each_rule_keeps_its_own_state_while_others_have_their_turn() -> None:
     mixture = Mixture([CenteredClipping(), Median(), CenteredClipping(iterations=2)], order="round-robin")
     alone: dict[int, dict[str, torch.Tensor]] = {0: {}, 1: {}, 2: {}}
-    memory: rules.RuleState = {}
+    state: rules.RuleState = {}
     for step in range(7):
         rows, place = normal(5, 3, seed=step), step % 3
-        (vector, _), memory = mixture.step(rows, 2, RuleContext(step, 0, memory))
-        expected, remembered = mixture.rules[place].step(rows, 2, RuleContext(step, 0, alone[place]))
-        alone[place] = dict(remembered)
+        (vector, _), state = mixture.step(rows, 2, RuleContext(step, 0, state))
+        expected, of_rule = mixture.rules[place].step(rows, 2, RuleContext(step, 0, alone[place]))
+        alone[place] = dict(of_rule)
         assert torch.equal(vector, expected.vector)
-    assert sorted(memory) == ["0:centered-clipping/centre", "2:centered-clipping/centre"]
+    assert sorted(state) == ["0:centered-clipping/centre", "2:centered-clipping/centre"]
 
 
 def test_what_a_mixture_says_of_itself() -> None:
@@ -62,10 +62,11 @@ def test_what_a_mixture_says_of_itself() -> None:
     assert mixture.resilient and not Mixture([Krum(), Average()]).resilient
     assert mixture.uses == {"randomness"} and Mixture([Krum(), Median()], "round-robin").uses == frozenset()
     assert "trusted" in Mixture([Krum(), rules.Zeno()]).uses
-    assert "permutation" in mixture.lacks and mixture.reads == "rows"
-    assert Mixture([Median(), Median(even="mean")]).promise == "range"
-    assert Mixture([Krum(), Median()]).promise == "finite" and Mixture([Krum(), Average()]).promise == "none"
-    assert Mixture([Krum(), Krum(m=1)]).reach(9, 2) == max(Krum().reach(9, 2), Krum(m=1).reach(9, 2))
+    assert "permutation" in mixture.unsupported and mixture.reads == "rows"
+    assert Mixture([Median(), Median(even="mean")]).guarantee == "range"
+    assert Mixture([Krum(), Median()]).guarantee == "finite" and Mixture([Krum(), Average()]).guarantee == "none"
+    pair = Mixture([Krum(), Krum(squared=True)])
+    assert pair.bound_factor(9, 2) == max(rule.bound_factor(9, 2) for rule in pair.rules)
     assert str(mixture) == "random:krum/bucketing+median" and parse(str(mixture)) == mixture
 
 
@@ -103,7 +104,7 @@ def test_other_mistakes() -> None:
     with pytest.raises(UnknownNameError, match="unknown order 'randon' of a mixture: did you mean 'random'"):
         Mixture([Krum(), Median()], order="randon")  # type: ignore[arg-type]
     inner = Mixture([Krum(), Median()])
-    for nested in ([inner, Krum()], [Nnm() >> inner, Krum()], ["krum", "median"]):
+    for nested in ([inner, Krum()], [NNM() >> inner, Krum()], ["krum", "median"]):
         with pytest.raises(ConfigError, match="a mixture is one of rules"):
             Mixture(nested)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="in its spec"):

@@ -1,4 +1,4 @@
-"""Symmetries and special cases: each rule has them all, but for those that it says it lacks, and these it does lack."""
+"""Symmetries and special cases: each rule has them all except the unsupported ones, and those it really lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from strategies import RULE_SPECS, Problem, assume_clear, matrices, normal, prob
 from gyroscope.rules import RULES, Rule, parse
 from gyroscope.rules.base import Property
 
-LACKING = [(name, wanted) for name, kind in RULES.items() for wanted in kind.lacks]
+UNSUPPORTED = [(name, wanted) for name, kind in RULES.items() for wanted in kind.unsupported]
 
 
 @pytest.mark.parametrize("spec", with_property("permutation"))
@@ -84,7 +84,7 @@ def test_all_zero_rows_give_zero(spec: str) -> None:
 
 
 def on_nothing(rule: Rule) -> None:
-    """The rule on a device without values: whoever asks for one, as a wait for a GPU does, gets an error."""
+    """Run the rule on a device without values: reading one, as waiting for a GPU does, is an error."""
     n = max(19, rule.min_workers(3))
     aggregate = Problem(torch.empty(n, 40, device="meta"), 3).apply(rule)
     assert aggregate.vector.device.type == "meta" and aggregate.vector.shape == (40,)
@@ -96,11 +96,11 @@ def test_never_waits_for_a_device_inside(spec: str) -> None:
     on_nothing(parse(spec))
 
 
-# ------------------------------------------------------------------------------------------ what is lacking
+# ------------------------------------------------------------------------------------------ unsupported
 
 
 def violates(rule: Rule, wanted: Property, seed: int) -> bool:
-    """Whether the rule clearly lacks the property on the rows of that seed."""
+    """Return whether the rule clearly lacks the property on the rows of that seed."""
     f = 0 if wanted == "mean at f = 0" else seed % 3
     rows = 3 + normal(rule.min_workers(f) + 2, 4, seed)
     vector = Problem(rows, f).apply(rule).vector
@@ -123,7 +123,7 @@ def violates(rule: Rule, wanted: Property, seed: int) -> bool:
     return not torch.allclose(other, expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "wanted"), LACKING)
-def test_what_a_rule_says_it_lacks_it_lacks(name: str, wanted: Property) -> None:
-    assert any(violates(RULES[name](), wanted, seed) for seed in range(30)), "say no longer that it lacks it"
-    assert RULES[name].lacks[wanted], "say why"
+@pytest.mark.parametrize(("name", "wanted"), UNSUPPORTED)
+def test_a_property_listed_as_unsupported_is_lacking(name: str, wanted: Property) -> None:
+    assert any(violates(RULES[name](), wanted, seed) for seed in range(30)), "it is supported"
+    assert RULES[name].unsupported[wanted], "give the reason"

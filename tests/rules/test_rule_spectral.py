@@ -1,4 +1,4 @@
-"""SMEA, CAF, DnC, FLAME and SignGuard: what is particular to each."""
+"""SMEA, CAF, DnC, FLAME and SignGuard: the behaviour that is specific to each."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gyroscope.rules import (
     DnC,
     RuleContext,
     SignGuard,
+    _signguard_clusters,
+    _smea_search,
+    _spectral,
     flame,
-    meanshift,
-    spectral,
-    subsets,
 )
 
 NAN, INF = math.nan, math.inf
@@ -50,7 +50,7 @@ def test_the_top_of_the_spectrum_is_that_of_the_covariance(seed: int, n: int, d:
     shares /= shares.sum()
     deviations = rows.numpy() - shares @ rows.numpy()
     values, axes = np.linalg.eigh((deviations * shares[:, None]).T @ deviations)
-    found = spectral.spread(squared_distances(rows).numpy(), shares)
+    found = _spectral.spread(squared_distances(rows).numpy(), shares)
     assert found.variance == pytest.approx(values[-1], rel=1e-7)
     along = (deviations @ axes[:, -1]) ** 2
     if d == 1 or values[-1] > 1.1 * values[-2]:
@@ -61,14 +61,14 @@ def test_a_row_at_1e30_takes_no_digit_from_the_others() -> None:
     rows = normal(5, 3, seed=1)
     far = torch.cat([rows, torch.full((1, 3), 1e30)])
     table, left = squared_distances(far).numpy(), np.arange(5)
-    own = spectral.spread(squared_distances(rows).numpy(), np.full(5, 0.2))
-    assert spectral.spread(table[np.ix_(left, left)], np.full(5, 0.2)).variance == own.variance
+    own = _spectral.spread(squared_distances(rows).numpy(), np.full(5, 0.2))
+    assert _spectral.spread(table[np.ix_(left, left)], np.full(5, 0.2)).variance == own.variance
 
 
 def test_rows_that_cannot_be_compared_leave_the_worst_first() -> None:
     rows = torch.tensor([[NAN, 0.0], [0.0, 0.0], [1e160, 0.0], [1.0, 1.0], [-1e160, 0.0], [INF, 0.0]]).double()
     rows[2, 0], rows[4, 0] = 1e154, -1e154  # each is at a finite distance from all but the other
-    assert spectral.comparable(squared_distances(rows).numpy()).tolist() == [1, 2, 3]
+    assert _spectral.comparable(squared_distances(rows).numpy()).tolist() == [1, 2, 3]
 
 
 # -------------------------------------------------------------------------------------------------- SMEA
@@ -99,7 +99,7 @@ def test_the_search_is_exact_where_there_are_thousands_of_subsets(n: int, f: int
     table = squared_distances(rows).numpy()
     every = np.array(list(itertools.combinations(range(n), n - f)))
     values = np.linalg.eigvalsh(
-        spectral.centred(table[every[:, :, None], every[:, None, :]], np.full(n - f, 1 / (n - f)))
+        _spectral.centred(table[every[:, :, None], every[:, None, :]], np.full(n - f, 1 / (n - f)))
     )[:, -1]
     assert chosen(SMEA()(rows, f)) == every[values <= values.min() * (1 + 1e-10)][0].tolist()
 
@@ -132,7 +132,7 @@ def test_smea_finds_copies_without_trying_their_subsets() -> None:
     assert chosen(SMEA(limit=1000)(torch.ones(31, 2), 15)) == list(range(16))
 
 
-def test_smea_says_when_its_search_is_hopeless() -> None:
+def test_smea_raises_an_error_at_its_limit() -> None:
     rows = normal(25, 100, seed=1)
     with pytest.raises(InfeasibleError, match=re.escape("subsets of 13 of 25 rows after 500 partial ones")) as caught:
         SMEA(limit=500)(rows, 12)
@@ -148,9 +148,9 @@ def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:
 
 
 def test_the_scatter_only_grows_as_rows_join() -> None:
-    """On this the bound stands."""
+    """The bound of the search relies on it."""
     table = squared_distances(normal(9, 4, seed=3)).numpy()
-    values = [subsets._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
+    values = [_smea_search._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
     assert values == sorted(values)
 
 
@@ -211,7 +211,7 @@ def test_dncs_rows_hide_behind_one_another_as_documented() -> None:
     assert DnC()(rows, 2).vector.norm() > 50, "say no longer that DnC promises so little"
 
 
-def test_dnc_takes_those_who_survived_most_where_none_survived_all() -> None:
+def test_dnc_takes_the_rows_that_survived_most_if_none_survived_all() -> None:
     """One coordinate at a time, each of which has another row far out."""
     rows = 100 * torch.eye(5, dtype=torch.float64)
     rule, context = DnC(iterations=40, coordinates=1, c=1.0), RuleContext(seed=3)
@@ -236,7 +236,7 @@ def test_dncs_mean_of_huge_rows_is_finite() -> None:
         assert vector.isfinite().all() and torch.allclose(vector, rows[0])
 
 
-def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
+def test_dnc_draws_other_coordinates_in_each_round_and_the_same_in_a_repeated_one() -> None:
     rows = normal(9, 50, seed=1)
     rule = DnC(iterations=1, coordinates=2)
     rounds = [chosen(rule(rows, 4, RuleContext(seed=1, step=step))) for step in range(8)]
@@ -246,7 +246,7 @@ def test_dnc_draws_anew_in_each_round_and_the_same_when_asked_again() -> None:
 
 def test_dncs_wrong_parameters_are_refused() -> None:
     for parameters in ({"iterations": 0}, {"iterations": True}, {"coordinates": 1.5}, {"c": 0}, {"c": NAN}, {"c": "1"}):
-        with pytest.raises(ConfigError, match="DnC's"):
+        with pytest.raises(ConfigError, match="of 'dnc' must be"):
             DnC(**parameters)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=re.escape("drop all n = 5 workers: ceil(c f) = 5 for c = 2.5 and f = 2")):
         DnC(c=2.5).check_feasible(5, 2)
@@ -292,19 +292,19 @@ def test_a_row_of_zeros_has_no_direction_but_other_zeros_have_the_same() -> None
 
 
 @pytest.mark.parametrize("d", [1, 2, 5, 7, 1000])
-def test_flame_of_the_largest_numbers_there_are_is_finite(d: int) -> None:
+def test_flame_of_the_largest_floats_is_finite(d: int) -> None:
     rows = torch.full((5, d), torch.finfo(torch.float32).max)
     rows[4] = math.nan
     assert torch.allclose(FLAME()(rows, 1).vector, rows[0], rtol=1e-5)
 
 
-def test_flame_shortens_a_row_whose_length_is_no_number() -> None:
+def test_flame_shortens_a_row_whose_length_overflows() -> None:
     rows = torch.tensor([[1.0, 0.0], [2.0, 0.1], [1.7e308, 1e307]], dtype=torch.float64)
     vector = FLAME()(rows, 1).vector
     assert vector.isfinite().all() and vector.norm() <= 2.1
 
 
-def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> None:
+def test_flames_noise_has_the_given_deviation_and_is_reproducible() -> None:
     rows, context = normal(5, 4000, seed=1), RuleContext(seed=2, step=3)
     quiet, loud = FLAME()(rows, 2, context).vector, FLAME(noise=0.01)(rows, 2, context).vector
     limit = rows.norm(dim=1).sort().values[2]
@@ -313,7 +313,7 @@ def test_flames_noise_is_as_loud_as_asked_and_the_same_when_asked_again() -> Non
     right = spectral_oracles.flame(rows.tolist(), 2, doubt=0, noise=0.01, context=context)
     assert right is not None and loud.tolist() == pytest.approx([values[0] for values in right])
     for noise in (-1, INF, True, "1"):
-        with pytest.raises(ConfigError, match="FLAME's noise must be a number of at least 0"):
+        with pytest.raises(ConfigError, match="the noise of 'flame' must be a number of at least 0"):
             FLAME(noise=noise)  # type: ignore[arg-type]
 
 
@@ -326,7 +326,7 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         points = normal(6 + seed, 3, seed).numpy()
         points[: 2 + seed // 3] += 4
         width = estimate_bandwidth(points, quantile=0.5)
-        assert meanshift.bandwidth(points) == pytest.approx(width)
+        assert _signguard_clusters.bandwidth(points) == pytest.approx(width)
         try:
             spectral_oracles.mean_shift(points.tolist(), strict=True)
         except spectral_oracles.DoubtfulError:
@@ -334,15 +334,15 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         compared += 1
         labels = MeanShift(bandwidth=width * (1 + 1e-9)).fit(points).labels_
         theirs = {tuple((labels == label).nonzero()[0].tolist()) for label in set(labels)}
-        assert {tuple(cluster.tolist()) for cluster in meanshift.clusters(points)} == theirs
+        assert {tuple(cluster.tolist()) for cluster in _signguard_clusters.clusters(points)} == theirs
     assert compared >= 10
 
 
 def test_clusters_of_copies_are_exact() -> None:
     points = np.array([[1.0, 2, 3], [3, 2, 1], [1, 2, 3], [3, 2, 1], [3, 2, 1]])
-    assert [cluster.tolist() for cluster in meanshift.clusters(points)] == [[1, 3, 4], [0, 2]]
+    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[1, 3, 4], [0, 2]]
     points = points[:4]
-    assert [cluster.tolist() for cluster in meanshift.clusters(points)] == [[0, 2], [1, 3]]
+    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[0, 2], [1, 3]]
 
 
 def opposed(count: int, others: int, d: int = 200) -> Tensor:
@@ -365,7 +365,7 @@ def test_signguard_leaves_out_flipped_signs_and_unusual_lengths() -> None:
     assert 0 in chosen(SignGuard(upper=100.0)(rows, 4)) and 1 in chosen(SignGuard(lower=0.0)(rows, 4))
 
 
-def test_signguard_takes_the_next_cluster_where_no_row_passes_both() -> None:
+def test_signguard_takes_the_next_cluster_if_no_row_passes_both() -> None:
     """Most rows have the same signs, but none of them the usual length."""
     rows = opposed(5, 4)
     rows[:3] *= 1000
@@ -382,11 +382,11 @@ def test_signguards_wrong_parameters_are_refused() -> None:
         {"fraction": 1.5},
         {"upper": NAN},
     ):
-        with pytest.raises(ConfigError, match="SignGuard"):
+        with pytest.raises(ConfigError, match="signguard"):
             SignGuard(**parameters)  # type: ignore[arg-type]
 
 
 def test_smeas_limit_is_a_positive_whole_number() -> None:
     for limit in (0, True, 1.5, "many"):
-        with pytest.raises(ConfigError, match="SMEA's limit must be a whole number of at least 1"):
+        with pytest.raises(ConfigError, match="the limit of 'smea' must be a whole number of at least 1"):
             SMEA(limit=limit)  # type: ignore[arg-type]

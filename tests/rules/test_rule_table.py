@@ -1,4 +1,4 @@
-"""The table of rules: what each entry says of itself, and which mistakes of the caller each one refuses."""
+"""The table of rules: the class variables of each entry, calls with f, and the mistakes that each rule refuses."""
 
 from __future__ import annotations
 
@@ -9,17 +9,32 @@ import pytest
 import torch
 from oracles import RULE_ORACLES
 from strategies import RULE_SPECS, Problem, normal
+from torch import Tensor
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, RowsError
-from gyroscope.rules import RULES, Average, Bulyan, Krum, Median, parse
+from gyroscope.rules import (
+    ARC,
+    NNM,
+    RULES,
+    Aggregate,
+    Average,
+    Bulyan,
+    Composed,
+    Krum,
+    Median,
+    Mixture,
+    Rule,
+    make,
+    parse,
+)
 
 by_name = pytest.mark.parametrize("name", RULES)
 by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
 with_m = pytest.mark.parametrize("kind", [Krum, Bulyan], ids=["krum", "bulyan"])
 
 
-# ------------------------------------------------------------------------------------- what an entry says
+# --------------------------------------------------------------------------------------- class variables
 
 
 @by_name
@@ -32,7 +47,7 @@ def test_a_rule_describes_itself(name: str) -> None:
     kind = RULES[name]
     assert kind.name == name
     assert kind.summary and kind.needs and kind.paper
-    assert kind.weaker is None or kind.weaker in RULES.values()
+    assert kind.fallback is None or kind.fallback in RULES.values()
 
 
 @by_name
@@ -64,7 +79,7 @@ def test_the_bounds_are_the_papers() -> None:
     assert [Average().min_workers(f) for f in (0, 1, 12)] == [1, 2, 13]
 
 
-def test_only_the_average_makes_no_promise() -> None:
+def test_only_the_average_has_no_guarantee() -> None:
     assert [name for name, kind in RULES.items() if not kind.resilient] == ["average"]
 
 
@@ -131,10 +146,99 @@ def test_a_negative_f_is_infeasible(name: str) -> None:
 
 
 @by_name
-@pytest.mark.parametrize("f", [True, False, 1.0, "1", None], ids=repr)
-def test_f_is_a_whole_number_and_no_truth_value(name: str, f: object) -> None:
+@pytest.mark.parametrize("f", [True, False, 1.0, "1"], ids=repr)
+def test_f_is_a_whole_number_and_no_bool(name: str, f: object) -> None:
     with pytest.raises(ConfigError, match="f must be a whole number"):
         RULES[name]()(torch.zeros(9, 2), f)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------- f when the rule is built
+
+
+@by_spec
+def test_a_rule_built_with_its_f_is_called_without_it(spec: str) -> None:
+    plain, bound = parse(spec), make(spec, f=2)
+    problem = Problem(normal(plain.min_workers(2) + 1, 5, seed=3), 2)
+    context = problem.context(plain)
+    expected, expected_state = plain.step(problem.rows, 2, context)
+    for aggregate, state in (
+        bound.step(problem.rows, context=context),
+        bound.step(problem.rows, 2, context),
+        (bound(problem.rows, context=context), expected_state),
+    ):
+        assert torch.equal(aggregate.vector, expected.vector)
+        assert state.keys() == expected_state.keys()
+    with pytest.raises(ConfigError, match=r"built with f = 2 and is called with f = 1: give only one"):
+        bound(problem.rows, 1, context)
+    with pytest.raises(ConfigError, match=r"built with f = 2 and is called with f = 1"):
+        bound.check_feasible(problem.n, 1)
+    with pytest.raises(ConfigError, match=r"is not told how many .* rule\(rows, f=3\), .* Krum\(f=3\)"):
+        plain(problem.rows, context=context)
+
+
+@by_spec
+def test_a_rule_built_with_its_f_has_a_spec_and_a_representation(spec: str) -> None:
+    bound = make(spec, f=2)
+    assert bound.f == 2 and bound != parse(spec) and "f=2" in str(bound)
+    assert parse(str(bound)) == bound == eval(repr(bound), vars(rules)) and hash(parse(str(bound))) == hash(bound)
+    assert "f=" not in str(parse(spec)) and not re.search(r"\bf=", repr(parse(spec)))
+
+
+@by_name
+def test_f_is_a_keyword_of_every_rule_and_checked_when_it_is_built(name: str) -> None:
+    assert RULES[name](f=3).f == 3 and RULES[name]().f is None
+    for wrong in (-1, True, 1.5, "2"):
+        with pytest.raises(GyroscopeError, match=r"f must be a whole number|f cannot be negative"):
+            RULES[name](f=wrong)  # type: ignore[arg-type]
+
+
+def test_positional_parameters_keep_their_meaning() -> None:
+    assert Krum(1, f=3) == Krum(m=1, f=3) and Krum(1).f is None
+    assert str(Krum(f=3)) == "krum:f=3" and str(Krum(m=1, f=3)) == "krum:f=3,m=1"
+    assert repr(Krum(1, f=3)) == "Krum(m=1, squared=False, neighbours='n-f-2', f=3)"
+
+
+def test_the_parts_of_a_rule_share_one_f() -> None:
+    rows = normal(11, 4, seed=1)
+    for rule in (
+        NNM() >> Krum(f=2),
+        parse("nnm+krum:f=2"),
+        Composed((NNM(),), Krum(), f=2),
+        NNM() >> (ARC() >> Krum(f=2)),
+    ):
+        assert rule.f == 2 and rule.rule.f == 2  # type: ignore[attr-defined]
+        assert rule(rows).vector.isfinite().all()
+    mixture = Mixture([Krum(f=2), NNM() >> Median()])
+    assert str(mixture) == "random:krum:f=2/nnm+median:f=2" and mixture == Mixture([Krum(), NNM() >> Median()], f=2)
+    for build in (lambda: Mixture([Krum(f=2), Median(f=3)]), lambda: Composed((NNM(),), Krum(f=2), f=3)):
+        with pytest.raises(ConfigError, match="got f = 2 or 3: give f once, for the whole rule"):
+            build()
+
+
+@dataclasses.dataclass(frozen=True)
+class ThirdParty(Rule):
+    """A rule of another package, which knows nothing of f as a field."""
+
+    factor: float = 1.0
+    needs = "n >= f + 2"
+
+    def __post_init__(self) -> None:
+        assert self.factor > 0
+
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        return Aggregate(rows[f] * self.factor, None)
+
+
+class Bare(ThirdParty):
+    """The same without a decorator of its own."""
+
+
+@pytest.mark.parametrize("kind", [ThirdParty, Bare])
+def test_a_third_partys_dataclass_has_f_too(kind: type[ThirdParty]) -> None:
+    rows = normal(5, 3, seed=1)
+    assert kind(2.0).factor == 2 and kind(2.0).f is None and repr(kind(2.0)) == f"{kind.__name__}(factor=2.0)"
+    assert torch.equal(kind(2.0, f=1)(rows).vector, rows[1] * 2) and parse(str(kind(2.0, f=1))) == kind(2.0, f=1)
+    assert (NNM() >> kind(f=1))(rows).vector.shape == (3,)
 
 
 # ----------------------------------------------------------------------------------------- wrong rows
@@ -172,7 +276,7 @@ def test_wrong_rows_raise_a_rows_error(name: str, wrong: str) -> None:
 @with_m
 @pytest.mark.parametrize("m", [0, -1, True, 1.0, "2"], ids=repr)
 def test_m_is_a_positive_whole_number(kind: type[Krum | Bulyan], m: object) -> None:
-    with pytest.raises(ConfigError, match="m must be a whole number of at least 1"):
+    with pytest.raises(ConfigError, match=r"the m of .* must be a whole number of at least 1"):
         kind(m=m)  # type: ignore[arg-type]
 
 
@@ -190,18 +294,18 @@ def test_m_is_at_most_n_f_2(kind: type[Krum | Bulyan]) -> None:
 def test_unknown_scorings_are_refused(kind: type[Krum | Bulyan]) -> None:
     with pytest.raises(ConfigError, match="'n-f-2' or 'n-f-1'"):
         kind(neighbours="n-f")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="squared must be true or false"):
+    with pytest.raises(ConfigError, match=r"the squared of .* must be true or false"):
         kind(squared=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("slack", [1, 3, -2, "2", None, 2.0], ids=repr)
 def test_bulyans_slack_is_the_whole_number_2_or_0(slack: object) -> None:
-    with pytest.raises(ConfigError, match="slack must be 2"):
+    with pytest.raises(ConfigError, match=r"the slack of .* must be 2"):
         Bulyan(slack=slack)  # type: ignore[arg-type]
 
 
 def test_other_wrong_parameters_are_refused() -> None:
-    with pytest.raises(ConfigError, match="rescore must be true or false"):
+    with pytest.raises(ConfigError, match=r"the rescore of .* must be true or false"):
         Bulyan(rescore="yes")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="'lower' or 'mean'"):
         Median(even="upper")  # type: ignore[arg-type]

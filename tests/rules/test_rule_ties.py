@@ -13,7 +13,7 @@ from gyroscope import rules
 from gyroscope.rules import parse
 
 EXACT = ("average", "krum", "median", "bulyan", "trimmed-mean", "phocas", "meamed", "mda", "monna", "cge", "aksel")
-"""Rules in which values are compared and averaged, but nothing is solved for: their results can be known to the bit."""
+"""Rules that only compare and average values: their results can be known to the bit."""
 by_exact_spec = pytest.mark.parametrize("spec", [spec for spec in RULE_SPECS if spec.partition(":")[0] in EXACT])
 
 

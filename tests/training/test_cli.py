@@ -37,7 +37,7 @@ def check_mistake(finished: Finished, *says: str) -> None:
     ("options", "says"),
     [
         ("--rule krun", "did you mean 'krum'"),
-        ("--rule krum:k=1", "Known: m, neighbours, squared"),
+        ("--rule krum:k=1", "Known: f, m, neighbours, squared"),
         ("--rule nmm+krum", "did you mean 'nnm'"),
         ("--rule nnm", "needs a rule after it"),
         ("--rule random:krum", "at least two rules"),

@@ -142,7 +142,7 @@ def test_an_unknown_keyword_is_an_error_with_the_nearest_one() -> None:
     ("values", "spec"),
     [
         ({"rule": rules.Krum(m=1)}, "krum:m=1"),
-        ({"rule": rules.Nnm() >> rules.Bucketing(s=3) >> rules.Median()}, "nnm+bucketing:s=3+median"),
+        ({"rule": rules.NNM() >> rules.Bucketing(s=3) >> rules.Median()}, "nnm+bucketing:s=3+median"),
         ({"attack": attacks.Alternate(attacks.Little(factor=2), 5)}, "alternate:attack=(little:factor=2),period=5"),
         ({"server_attack": attacks.SignFlip()}, "sign-flip"),
         ({"shards": shards.Dirichlet(alpha=0.1)}, "dirichlet:alpha=0.1"),

@@ -1,4 +1,4 @@
-"""Rules and attacks of others: what they may not break, and what they are told when they are wrong."""
+"""Rules and attacks of third parties: what they cannot break, and the errors that their mistakes cause."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Boundless(rules.Rule):
 class Undecorated(Bare):
     extra: int = 0
     name = "undecorated"
-    lacks: ClassVar = {"ties": "no reason"}
+    unsupported: ClassVar = {"ties": "no reason"}
 
 
 class Respelt(rules.Krum):
@@ -93,22 +93,22 @@ class Harmless(attacks.Attack):
     ("kind", "words"),
     [
         (Boundless, "the rule Boundless is not complete: it must implement min_workers(self, f)"),
-        (rules.Rule, "must implement aggregate(self, rows, f) and min_workers(self, f)"),
+        (rules.Rule, "the rule Rule is not complete: it must implement aggregate(self, rows, f)"),
         (Harmless, "the attack Harmless is not complete: it must implement rows(self, honest, f, context)"),
-        (Undecorated, "the rule Undecorated has parameters (extra), but nobody made a dataclass of it: write "
+        (Undecorated, "the rule Undecorated has parameters (extra), but is no dataclass: write "
          "@dataclasses.dataclass(frozen=True) above the class"),
         (Respelt, "the rule Respelt has parameters (m)"),
         (UndecoratedStage, "the pre-aggregation UndecoratedStage has parameters (extra)"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )  # fmt: skip
-def test_what_a_class_lacks_is_told(kind: type, words: str) -> None:
+def test_an_incomplete_class_is_an_error_that_says_what_to_write(kind: type, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind()
     assert words in str(caught.value)
 
 
-def test_what_a_class_lacks_is_told_where_a_spec_names_it() -> None:
+def test_a_spec_of_an_incomplete_class_is_the_same_error() -> None:
     with pytest.raises(ConfigError, match="must implement min_workers"):
         rules.parse(f"{HERE}:Boundless")
     with pytest.raises(ConfigError, match=r"@dataclasses\.dataclass\(frozen=True\)"):

@@ -1,11 +1,11 @@
-"""From `krum:m=1` on the command line to `Krum(m=1)`, and back.
+"""Convert between specs, such as `krum:m=1`, and objects, such as `Krum(m=1)`.
 
-Rules, attacks and tasks are frozen dataclasses listed by name in an explicit table. A *spec* is the text form of one:
-`name`, or `name:key=value,key=value`, or `my_package.my_module:MyRule:key=value` for one that is in no table.
+Rules, attacks and tasks are frozen dataclasses that an explicit table lists by name. A *spec* is the text form of one:
+`name`, or `name:key=value,key=value`, or `my_package.my_module:MyRule:key=value` for a class that is in no table.
 
-A value may be a spec itself, and in parentheses if it has parameters: `alternate:attack=(little:factor=2),period=5`.
-Several are divided by slashes: `stranger:attacks=(little:factor=2/empire/zero)`. A shell wants parentheses in quotes;
-they may be left out around the last value if it holds no comma: `alternate:period=5,attack=little:factor=2`.
+A value may itself be a spec, in parentheses if it has parameters: `alternate:attack=(little:factor=2),period=5`.
+Slashes separate several: `stranger:attacks=(little:factor=2/empire/zero)`. A shell needs quotes around parentheses;
+they are optional around the last value if it has no comma: `alternate:period=5,attack=little:factor=2`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._core.errors import ConfigError, UnknownNameError, either
 
 T = TypeVar("T")
 Factory = Callable[..., T]
 
 
 def parse_value(text: str) -> int | float | bool | str | None:
-    """`1` -> 1, `1.5` -> 1.5, `true` -> True, `none` -> None; anything else stays text."""
+    """Convert `1` to 1, `1.5` to 1.5, `true` to True and `none` to None; return other text as it is."""
     words: dict[str, bool | None] = {"true": True, "false": False, "none": None}
     if text.lower() in words:
         return words[text.lower()]
@@ -37,7 +38,7 @@ def parse_value(text: str) -> int | float | bool | str | None:
 
 
 def split(spec: str) -> tuple[str, dict[str, Any]]:
-    """The name in a spec and its parameters."""
+    """Split a spec into its name and its parameters."""
     name, _, rest = spec.strip().partition(":")
     attribute, _, parameters_of_import = rest.partition(":")
     if attribute.isidentifier():  # an import path, my_package.my_module:MyRule
@@ -52,17 +53,17 @@ def split(spec: str) -> tuple[str, dict[str, Any]]:
             clear = [*items[:place], f"{key}=({value})", *items[place + 1 :]]
             raise ConfigError(
                 f"in {spec!r} it is not clear whose {items[place + 1]} is: put all that belongs to {key} in "
-                f"parentheses, as in '{name}:{','.join(clear)}' (a shell wants the quotes)"
+                f"parentheses, as in '{name}:{','.join(clear)}' (a shell needs the quotes)"
             )
         key = key.strip().replace("-", "_")
         if key in parameters:
-            raise ConfigError(f"{key} stands twice in {spec!r}")
+            raise ConfigError(f"{key} is given twice in {spec!r}: remove one of the two")
         parameters[key] = parse_value(value.strip())
     return name, parameters
 
 
 def split_outside(text: str, separator: str, spec: str = "") -> list[str]:
-    """The pieces between separators, of which those within parentheses do not count."""
+    """Split a text at the separators that are not within parentheses."""
     pieces, depth = [""], 0
     for character in text:
         depth += (character == "(") - (character == ")")
@@ -73,12 +74,12 @@ def split_outside(text: str, separator: str, spec: str = "") -> list[str]:
         else:
             pieces[-1] += character
     if depth != 0:
-        raise ConfigError(f"the parentheses in {spec or text!r} do not match")
+        raise ConfigError(f"the parentheses in {spec or text!r} do not match: close each one that is opened")
     return pieces
 
 
 def inner(text: str) -> list[str]:
-    """The specs that a value consists of, without the parentheses around it: one, or several divided by slashes."""
+    """Return the specs in a value, without the parentheses around it: one, or several that slashes separate."""
     text = text.strip()
     pieces = split_outside(text, "/")
     if len(pieces) == 1 and text.startswith("(") and text.endswith(")"):
@@ -87,14 +88,15 @@ def inner(text: str) -> list[str]:
 
 
 def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
-    """Build the named entry of a table, of an installed package's entry point, or of an importable module."""
+    """Build the object that `name` refers to in a table, in an installed package's entry points, or in a module."""
     factory = table.get(name) or _third_party(kind, table, name)
     if isinstance(factory, type) and issubclass(factory, base):
         check_class(kind, factory)
-    known = _parameters(factory)
-    for key in parameters:
-        if known is not None and key not in known:
-            raise UnknownNameError("parameter", key, known, of=f"{kind} {name!r}")
+    if dataclasses.is_dataclass(factory):
+        known = [field.name for field in dataclasses.fields(factory) if field.init]
+        for key in parameters:
+            if key not in known:
+                raise UnknownNameError("parameter", key, known, of=f"{kind} {name!r}")
     try:
         made = factory(**parameters)
     except TypeError as problem:
@@ -110,9 +112,9 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
 
 
 def text(thing: Any) -> str:
-    """The shortest spec that builds the same rule, attack or task again."""
+    """Return the shortest spec that builds the same rule, attack or task."""
     kind = type(thing)
-    # Whatever is not ours is found by its import path: its name may be in nobody's table.
+    # A class of another package is written as its import path: no table may list its name.
     name = kind.name if kind.__module__.startswith("gyroscope.") else f"{kind.__module__}:{kind.__qualname__}"
     changed = [
         f"{field.name}={value_text(getattr(thing, field.name))}"
@@ -123,7 +125,7 @@ def text(thing: Any) -> str:
 
 
 def value_text(value: object) -> str:
-    """A parameter's value as it stands in a spec."""
+    """Return a parameter's value as a spec writes it."""
     if isinstance(value, tuple):
         return "(" + "/".join(map(str, value)) + ")"
     if dataclasses.is_dataclass(value):
@@ -133,7 +135,7 @@ def value_text(value: object) -> str:
 
 
 def check_class(kind: str, cls: type) -> None:
-    """An error that says what somebody's own class lacks, where Python would say only that it cannot build it."""
+    """Raise an error that says what a class still needs, where Python would only say that it cannot build it."""
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
         wanted = (f"{name}({', '.join(inspect.signature(getattr(cls, name)).parameters)})" for name in missing)
@@ -141,24 +143,54 @@ def check_class(kind: str, cls: type) -> None:
     if "__dataclass_fields__" in vars(cls):
         return
     known = {field.name for field in dataclasses.fields(cls)} if dataclasses.is_dataclass(cls) else set()
-    facts = {name for base in cls.__mro__[1:] for name in vars(base)} - known  # of the class, such as its `name`
+    inherited = {name for base in cls.__mro__[1:] for name in vars(base)} - known  # class variables, such as `name`
     types = {name: str(annotation) for name, annotation in inspect.get_annotations(cls).items()}
-    fields = [name for name, annotation in types.items() if "ClassVar" not in annotation and name not in facts]
+    fields = [name for name, annotation in types.items() if "ClassVar" not in annotation and name not in inherited]
     if fields:
         raise ConfigError(
-            f"the {kind} {cls.__name__} has parameters ({', '.join(fields)}), but nobody made a dataclass of it: write "
+            f"the {kind} {cls.__name__} has parameters ({', '.join(fields)}), but is no dataclass: write "
             "@dataclasses.dataclass(frozen=True) above the class"
         )
 
 
-def _parameters(factory: Factory[T]) -> list[str] | None:
-    if dataclasses.is_dataclass(factory):
-        return [field.name for field in dataclasses.fields(factory) if field.init]
-    return None
+def check_number(
+    owner: Any,
+    field: str,
+    words: str,
+    valid: Callable[[Any], bool] = lambda _: True,
+    *,
+    whole: bool = False,
+    or_one_of: Sequence[str] = (),
+) -> None:
+    """Raise a `ConfigError` unless a parameter is a finite number that satisfies `valid`.
+
+    Args:
+        owner: The rule, pre-aggregation or attack that has the parameter.
+        field: The parameter's name.
+        words: What it must be, for the error: "a whole number of at least 1".
+        valid: Whether a number is in range.
+        whole: Refuse a number that is not an int.
+        or_one_of: Words that are allowed in place of a number.
+    """
+    value = getattr(owner, field)
+    if isinstance(value, str) and value in or_one_of:
+        return
+    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not (number and math.isfinite(value) and valid(value)):
+        choices = [words, *map(repr, or_one_of)]
+        raise ConfigError(f"the {field} of {owner.name!r} must be {either(choices)}, got {value!r}")
+
+
+def check_choice(owner: Any, field: str, choices: Sequence[object]) -> None:
+    """Raise a `ConfigError` unless a parameter is one of the choices, of the same type: True is not 1."""
+    value = getattr(owner, field)
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        words = [str(choice).lower() if isinstance(choice, bool) else repr(choice) for choice in choices]
+        raise ConfigError(f"the {field} of {owner.name!r} must be {either(words)}, got {value!r}")
 
 
 def installed(kind: str) -> dict[str, EntryPoint]:
-    """What installed packages have listed under the entry point of this kind, by name."""
+    """Return what installed packages list under the entry point of this kind, by name."""
     return {point.name: point for point in entry_points(group=f"gyroscope.{kind}s")}
 
 

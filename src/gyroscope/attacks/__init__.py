@@ -6,7 +6,7 @@ from typing import Any
 
 from gyroscope._core import registry
 from gyroscope.attacks.alternate import Alternate
-from gyroscope.attacks.anti_cge import AntiCge
+from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.byzmean import ByzMean
 from gyroscope.attacks.drop import Drop
@@ -28,77 +28,33 @@ from gyroscope.attacks.signguard_attack import SignGuardAttack
 from gyroscope.attacks.stale import Stale
 from gyroscope.attacks.stranger import Stranger
 
+_DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)
+_AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack)
+_FAULTS = (LabelFlip, SignFlip, Gaussian, Zero, Nan, Inf, Stale, Drop)
+_AROUND_OTHERS = (Stranger, Alternate, Rare, Equivocate, Foresight)
 ATTACKS: dict[str, type[Attack]] = {
-    attack.name: attack
-    for attack in (
-        Little,
-        Empire,
-        EmpireStrict,
-        MinMax,
-        MinSum,
-        FangKrum,
-        FangTrimmedMean,
-        Hidden,
-        Mimic,
-        AntiCge,
-        ByzMean,
-        SignGuardAttack,
-        LabelFlip,
-        SignFlip,
-        Gaussian,
-        Zero,
-        Nan,
-        Inf,
-        Stale,
-        Drop,
-        Stranger,
-        Alternate,
-        Rare,
-        Equivocate,
-        Foresight,
-    )
+    attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_FAULTS, *_AROUND_OTHERS)
 }
 
 __all__ = [
-    "ATTACKS",
-    "Alternate",
-    "AntiCge",
-    "Attack",
-    "AttackContext",
-    "ByzMean",
-    "Drop",
-    "Empire",
-    "EmpireStrict",
-    "Equivocate",
-    "FangKrum",
-    "FangTrimmedMean",
-    "Foresight",
-    "Gaussian",
-    "Hidden",
-    "Inf",
-    "LabelFlip",
-    "Little",
-    "Mimic",
-    "MinMax",
-    "MinSum",
-    "Nan",
-    "Rare",
-    "SignFlip",
-    "SignGuardAttack",
-    "Stale",
-    "Stranger",
-    "Zero",
-    "make",
+    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Drop", "Empire", "EmpireStrict",
+    "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf", "LabelFlip", "Little",
+    "Mimic", "MinMax", "MinSum", "Nan", "Rare", "SignFlip", "SignGuardAttack", "Stale", "Stranger", "Zero", "make",
     "parse",
-]
+]  # fmt: skip
 
 
 def make(name: str, **parameters: Any) -> Attack:
-    """The attack of that name, e.g. `make("little", factor=2)`; also an installed package's or `module.path:Class`."""
+    """Build an attack from its name and parameters: `make("little", factor=2)`.
+
+    Args:
+        name: A name in `ATTACKS`, a name that an installed package registers, `module.path:Class`, or a whole spec.
+        parameters: The attack's parameters.
+    """
     base, given = registry.split(name)
     return registry.make("attack", Attack, ATTACKS, base, {**given, **parameters})
 
 
 def parse(spec: str) -> Attack:
-    """The attack that a spec such as `little:factor=2` describes."""
+    """Build the attack that a spec such as `little:factor=2` describes."""
     return make(spec)

@@ -7,24 +7,24 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
 from gyroscope.attacks.base import Attack, AttackContext, repeat
-from gyroscope.attacks.scaled import at_unit_scale, back
 
 # Shorter than the honest row that must not be kept instead, also after rounding to float32.
 _SHORTER = 1 - 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
-class AntiCge(Attack):
-    """Against the honest rows that CGE will keep, at the largest norm with which all Byzantine rows are kept.
+class AntiCGE(Attack):
+    """Point against the honest rows that CGE will keep, at the largest norm with which CGE keeps all Byzantine rows.
 
-    CGE averages the n-f rows of smallest norm. If it is told f and f are Byzantine, all of these are kept where they
-    are shorter than the (h-f+1)-th shortest honest row, and beside them the h-f shortest: the attack is minus the mean
-    of those (of all honest rows if none is left), at a norm 1e-6 below. If the rule is told f = 0 it keeps everything,
-    and the longest honest norm is taken. Zero if that mean vanishes. Cost: h norms.
+    CGE averages the n-f rows of smallest norm. If it is told f and f are Byzantine, it keeps all of these if they are
+    shorter than the (h-f+1)-th shortest honest row, and beside them the h-f shortest: the attack is minus the mean of
+    those (of all honest rows if none is left), at a norm 1e-6 below. If the rule is told f = 0 it keeps everything, and
+    the attack takes the longest honest norm. It is zero if that mean vanishes. Cost: h norms.
 
-    As in the released code of this library's paper, but for two details: there the shortest row counts twice, and NaN
-    is sent where more workers are Byzantine than the rule is told.
+    As in the released code of this library's paper, except for two details: there the shortest row counts twice, and
+    the attack is NaN if more workers are Byzantine than the rule is told.
     """
 
     name = "anti-cge"
@@ -32,7 +32,7 @@ class AntiCge(Attack):
     paper = "El Mhamdi, Guerraoui, Rouault 2020 (code)"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        unit, scale = at_unit_scale(honest)
+        unit, scale = to_unit_scale(honest)
         norms = torch.linalg.vector_norm(unit, dim=1)
         order = norms.argsort(stable=True)
         kept = max(0, len(honest) - context.declared_f)
@@ -41,4 +41,4 @@ class AntiCge(Attack):
         length = float(torch.linalg.vector_norm(target))
         if length == 0:
             return repeat(torch.zeros_like(honest[0]), f)
-        return repeat(back(target * (-limit * _SHORTER / length), scale, honest.dtype), f)
+        return repeat(from_unit_scale(target * (-limit * _SHORTER / length), scale, honest.dtype), f)

@@ -1,17 +1,18 @@
-"""What every attack is: a small frozen dataclass that turns the honest rows into f Byzantine ones."""
+"""The base class of every attack: a frozen dataclass that turns the honest rows into f Byzantine ones."""
 
 from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
+from gyroscope import rules
 from gyroscope._core import registry
-from gyroscope._core.errors import ConfigError
+from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.rules import Rule, RuleContext
@@ -19,8 +20,16 @@ from gyroscope.rules import Rule, RuleContext
 _Self = TypeVar("_Self", bound="Attack")
 
 
-class Notes(MutableMapping[str, Tensor]):
-    """A part of somebody's notes that belongs to one attack inside another: its names begin with a prefix there."""
+class MissingKnowledgeError(ConfigError):
+    """An attack needs a part of its `AttackContext` that it was not given. `Attack.__call__` adds the attack's name."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"this attack {problem}")
+        self.problem = problem
+
+
+class ScopedState(MutableMapping[str, Tensor]):
+    """The state of an attack inside another one: the part of the outer state whose names begin with a prefix."""
 
     def __init__(self, whole: MutableMapping[str, Tensor], prefix: str) -> None:
         self.whole, self.prefix = whole, prefix
@@ -28,8 +37,8 @@ class Notes(MutableMapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         return self.whole[self.prefix + name]
 
-    def __setitem__(self, name: str, note: Tensor) -> None:
-        self.whole[self.prefix + name] = note
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self.whole[self.prefix + name] = value
 
     def __delitem__(self, name: str) -> None:
         del self.whole[self.prefix + name]
@@ -41,88 +50,132 @@ class Notes(MutableMapping[str, Tensor]):
         return sum(1 for _ in self)
 
 
-@dataclasses.dataclass(frozen=True)
-class AttackContext:
-    """What an omniscient adversary knows besides the honest rows. It cannot change any of it but its own notes."""
+def _seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
-    rule: Rule
-    """The configured rule, with its parameters."""
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttackContext:
+    """What an omniscient adversary knows besides the honest rows. It can change nothing of it but its own state."""
+
     declared_f: int
     """How many Byzantine workers the rule is told to tolerate."""
-    generator: torch.Generator
+    rule: Rule | None = None
+    """The configured rule, with its parameters."""
+    generator: torch.Generator = dataclasses.field(default_factory=_seeded)
     """The adversary's own randomness for this step."""
     step: int = 0
     parameters: Tensor | None = None
     """The model's parameters, as one vector."""
     momentum: str = "none"
-    """Where momentum is computed; at the workers, the honest rows have it in them already."""
+    """Where momentum is computed; if at the workers, the honest rows already include it."""
     rule_context: RuleContext = dataclasses.field(default_factory=RuleContext)
-    """What the rule will know besides the rows, its memory and its randomness of this step included."""
+    """What the rule will know besides the rows, including its state and its randomness of this step."""
     state: MutableMapping[str, Tensor] = dataclasses.field(default_factory=dict)
-    """The adversary's own notes: named tensors that it may write, and finds again in the next round."""
+    """The adversary's own state: named tensors that it may write, and that the next round passes again."""
     moments: CachedMoments | None = None
-    """The honest rows once more, with their moments: whoever measures the round needs them, too."""
+    """The honest rows with their moments, which the metrics of the round need, too."""
     compute_gradients: Callable[[bool], Tensor] | None = None
-    """How `own_gradients` are computed, where the Byzantine workers have data."""
+    """How `own_gradients` are computed, if the Byzantine workers have data: a function from `flipped` to f rows."""
     preview: Callable[[Tensor], Tensor] | None = None
-    """What the server does to all n rows before the rule sees them, where it does: accumulate them, for example."""
+    """What the server does to all n rows before the rule sees them, if anything: accumulate them, for example."""
     server: int = 0
-    """To which server these rows go: a worker may tell each another story."""
+    """The server to which these rows go: a worker may send each server other rows."""
     servers: int = 1
 
     def outcome(self, rows: Tensor) -> Tensor:
-        """What the server will make of these n rows: the whole configured rule, as it will be applied."""
+        """Return what the server will make of these n rows: the whole configured rule, as it will be applied."""
+        if self.rule is None:
+            raise MissingKnowledgeError(
+                "searches for the rows that do most damage to a rule, and no rule is given: call "
+                "attack(honest, f, rule='krum')"
+            )
         return self.rule(self.shown(rows), self.declared_f, self.rule_context).vector
 
     def shown(self, rows: Tensor) -> Tensor:
-        """What the rule will be shown of these n rows."""
+        """Return what the rule will see of these n rows."""
         return rows if self.preview is None else self.preview(rows)
 
     def own_gradients(self, flipped: bool = False) -> Tensor:
-        """(f, d): what the Byzantine workers would send if they followed the protocol, each at data of its own.
+        """Return (f, d): what the Byzantine workers would send if they followed the protocol, each at its own data.
 
-        Gradients are clipped, and accumulated where momentum is at the workers: then ask in every round, because a
-        round without asking leaves no trace in the momentum. They are computed when first asked for.
-        flipped: at wrong labels, C-1-y instead of y.
+        Gradients are clipped, and accumulated if momentum is at the workers: then call this in every round, because
+        the momentum misses a round without a call. They are computed at the first call.
+
+        Args:
+            flipped: Compute them at wrong labels, C-1-y instead of y.
         """
         if self.compute_gradients is None:
-            raise ConfigError(
-                "this attack needs gradients at the Byzantine workers' own data, and here they have none: in a "
-                "training run they do; elsewhere give the context `compute_gradients`, a function from `flipped` to "
-                "f rows"
+            raise MissingKnowledgeError(
+                "needs gradients at the Byzantine workers' own data, and no compute_gradients is given: call "
+                "attack(honest, f, compute_gradients=function), where function(flipped) returns f rows (a training run "
+                "computes them)"
             )
         return self.compute_gradients(flipped)
 
-    def inside(self, name: str) -> AttackContext:
-        """The same context for an attack inside another one, which keeps its notes apart under this name."""
-        return dataclasses.replace(self, state=Notes(self.state, f"{name}/"))
+    def within(self, name: str) -> AttackContext:
+        """Return the context for an attack inside another one, whose state is kept apart under this name."""
+        return dataclasses.replace(self, state=ScopedState(self.state, f"{name}/"))
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw float64 numbers in [0, 1) from the adversary's generator, on its device."""
+        return torch.rand(*shape, generator=self.generator, dtype=torch.float64, device=self.generator.device)
 
 
 @dataclasses.dataclass(frozen=True)
 class Attack(ABC):
-    """A behaviour of the f Byzantine workers, who collude and see everything.
+    """What the f Byzantine workers send. They collude and see everything.
 
-    Call the object, not `rows`: `attack(honest, f, context)` gives (f, d), in the honest rows' dtype and on their
-    device. Equal rows may share memory (stride 0): copy before writing.
+    A subclass implements `rows`; users call the object: `Little()(honest, f)`.
     """
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = "-"
     finite: ClassVar[bool] = True
-    """Whether finite honest rows give finite Byzantine ones."""
+    """Whether the Byzantine rows are finite if the honest rows are."""
 
     def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
         registry.check_class("attack", cls)
         return super().__new__(cls)
 
-    def __call__(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+    def __call__(
+        self, honest: Tensor | Sequence[Tensor], f: int, context: AttackContext | None = None, **known: Any
+    ) -> Tensor:
+        """Return the f Byzantine rows.
+
+        Args:
+            honest: The honest rows: an (h, d) floating-point tensor, or a list or tuple of h vectors. It is never
+                changed.
+            f: How many workers are Byzantine.
+            context: What the adversary knows besides the honest rows.
+            known: The same as keywords, in place of a context: the fields of `AttackContext`, of which `rule` may be a
+                spec (`rule="krum"`), and `seed` in place of `generator`. By default `declared_f` is f (or the rule's,
+                if it was built with one), and the seed is 0.
+
+        Returns:
+            (f, d), in the honest rows' dtype and on their device. Equal rows may share memory (stride 0): copy before
+            writing.
+
+        Raises:
+            ConfigError: The attack needs to know something that it is not given; the message names the keyword.
+        """
         honest = matrix.check(honest)
         if isinstance(f, bool) or not isinstance(f, int) or f < 1:
             raise ConfigError(f"an attack needs at least one Byzantine worker, got f = {f!r}")
-        # Ours leave the honest rows alone. Somebody else's may work in place, and must not change what they send.
+        if context is None:
+            context = self._context(f, known)
+        elif known:
+            raise ConfigError(
+                f"the attack {self} is given a context and the keywords {', '.join(known)}: put them into the context, "
+                "or give keywords only"
+            )
+        # Attacks of this package never write to the honest rows. Those of others may, and get a copy.
         ours = type(self).__module__.startswith("gyroscope.")
-        rows = self.rows(honest if ours else honest.clone(), f, context)
+        try:
+            rows = self.rows(honest if ours else honest.clone(), f, context)
+        except MissingKnowledgeError as missing:
+            raise ConfigError(f"the attack {self} {missing.problem}") from None
         if not isinstance(rows, Tensor) or rows.shape != (f, honest.shape[1]):
             got = tuple(rows.shape) if isinstance(rows, Tensor) else type(rows).__name__
             raise ConfigError(
@@ -132,18 +185,34 @@ class Attack(ABC):
         return rows.to(dtype=honest.dtype, device=honest.device)
 
     def __str__(self) -> str:
-        """The spec on the command line and in a configuration that builds this attack: `little:factor=2`."""
+        """Return the spec that builds this attack on the command line and in a configuration: `little:factor=2`."""
         return registry.text(self)
 
     def check_feasible(self, n: int, f: int) -> None:
-        """Raise before training starts if f Byzantine workers among n cannot do this."""
+        """Raise an error, before training starts, if f Byzantine workers among n cannot carry out the attack."""
         return
 
     @abstractmethod
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        """The algorithm, on checked input."""
+        """Run the algorithm on checked input."""
+
+    def _context(self, f: int, known: dict[str, Any]) -> AttackContext:
+        names = [*(field.name for field in dataclasses.fields(AttackContext)), "seed"]
+        for name in known:
+            if name not in names:
+                raise UnknownNameError("keyword", name, names, of=f"attack {str(self)!r}")
+        if "seed" in known:
+            if "generator" in known:
+                raise ConfigError(f"the attack {self} is given a seed and a generator: give one of the two")
+            known["generator"] = _seeded(known.pop("seed"))
+        rule = known.get("rule")
+        if isinstance(rule, str):
+            rule = known["rule"] = rules.parse(rule)
+        if not isinstance(rule, Rule | None):
+            raise ConfigError(f"the rule must be a spec, such as 'krum', or an object, such as Krum(), got {rule!r}")
+        return AttackContext(**{"declared_f": f if rule is None or rule.f is None else rule.f, **known})
 
 
 def repeat(vector: Tensor, f: int) -> Tensor:
-    """All f Byzantine workers send the same vector; it is stored once."""
+    """Return f equal rows, stored once."""
     return vector.unsqueeze(0).expand(f, -1)

@@ -1,4 +1,4 @@
-"""The paper's common core of both attacks: every Byzantine worker sends mean + factor * direction."""
+"""The base class of `little` and `empire`: every Byzantine worker sends mean + factor * direction."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 # Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
-# their best factors (against Bulyan the damage has several peaks there), then what `best_factor` makes of them.
+# their best factors (against Bulyan the damage has several peaks there), then what `best_factor` adds to them.
 _COARSE = sorted({2.0**exponent for exponent in range(-4, 7)} | {2.0 ** (step / 4) for step in range(-8, 13)})
 _BISECTIONS = 12
 _SCAN = 10
@@ -28,7 +29,7 @@ Damage = Callable[[Tensor], float]
 
 @dataclasses.dataclass(frozen=True)
 class Directed(Attack):
-    """mean(honest) + factor * direction(honest), the same for all f workers. The factor is a number or `auto`.
+    """Send mean(honest) + factor * direction(honest), the same for all f workers. The factor is a number or `auto`.
 
     sign: -1 as the attack was published, 1 for the opposite direction, `auto` for the one of both that does more
     damage to the configured rule in this round.
@@ -37,77 +38,79 @@ class Directed(Attack):
     factor: float | str
     sign: Sign = -1
 
+    words: ClassVar[tuple[str, ...]] = ("auto",)
+    """What the factor may be besides a number."""
+
     def __post_init__(self) -> None:
-        number = isinstance(self.factor, (int, float)) and not isinstance(self.factor, bool)
-        if not (number and math.isfinite(self.factor)) and self.factor not in self._words():  # type: ignore[arg-type]
-            words = " or ".join(repr(word) for word in self._words())
-            raise ConfigError(f"the factor of {self.name!r} must be a finite number or {words}, got {self.factor!r}")
+        registry.check_number(self, "factor", "a finite number", or_one_of=self.words)
         if isinstance(self.sign, bool) or self.sign not in (-1, 1, "auto"):
             raise ConfigError(f"the sign of {self.name!r} must be -1, 1 or 'auto', got {self.sign!r}")
 
-    @classmethod
-    def _words(cls) -> tuple[str, ...]:
-        """What a factor may be besides a number."""
-        return ("auto",)
-
     @abstractmethod
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
-        """(mean of the honest rows, attack vector a_t), both of shape (d,)."""
+        """Return the mean of the honest rows and the direction, both of shape (d,)."""
 
     def number(self, n: int, f: int) -> float:
-        """The factor, where it does not depend on the rows."""
+        """Return the factor, if it does not depend on the rows."""
         return float(self.factor)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         mean, direction = self.aim(context.moments or CachedMoments(honest))
         if self.sign == "auto":
             tried = [self._vector(honest, mean, way, f, context) for way in (direction, -direction)]
-            damage = damage_to(honest, mean, f, context)
-            return repeat(max(tried, key=damage), f)
+            return repeat(max(tried, key=distance_damage(honest, mean, f, context)), f)
         return repeat(self._vector(honest, mean, direction if self.sign == -1 else -direction, f, context), f)
 
     def _vector(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.factor == "auto":
-            factor = best_factor(honest, mean, direction, f, context)
+            factor = best_factor(mean, direction, distance_damage(honest, mean, f, context))
         else:
             factor = self.number(len(honest) + f, f)
         return torch.add(mean, direction, alpha=factor)
 
 
-def damage_to(honest: Tensor, mean: Tensor, f: int, context: AttackContext) -> Damage:
-    """How far the configured rule's output is from the honest mean, as a function of what all f workers send.
+def damage_to(
+    honest: Tensor, mean: Tensor, f: int, context: AttackContext, measure: Callable[[Tensor, Tensor], Tensor]
+) -> Damage:
+    """Return the damage to the configured rule as a function of the row that all f workers send.
 
-    Where the server accumulates rows before the rule, the honest mean is that of what the rule is shown.
+    measure: a function of the rule's output and the honest mean. If the server accumulates rows before the rule, the
+    honest mean is that of the rows that the rule sees. An output of NaN is the greatest damage.
     """
     rows = torch.cat([honest, repeat(mean, f)])
     right = mean if context.preview is None else context.shown(rows)[: len(honest)].mean(dim=0)
 
     def damage(vector: Tensor) -> float:
         rows[honest.shape[0] :] = vector
-        distance = float(torch.linalg.vector_norm(context.outcome(rows) - right, dtype=torch.float64))
-        return math.inf if math.isnan(distance) else distance
+        value = float(measure(context.outcome(rows), right))
+        return math.inf if math.isnan(value) else value
 
     return damage
 
 
-def best_factor(
-    honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext, damage: Damage | None = None
-) -> float:
-    """The factor of mean + factor * direction that moves the configured rule's output furthest from the honest mean.
+def distance_damage(honest: Tensor, mean: Tensor, f: int, context: AttackContext) -> Damage:
+    """Return how far the configured rule's output is from the honest mean, as a function of what all f send."""
 
-    damage: another measure of what a vector does, if that is not it; then `mean` may be any other origin, too.
+    def measure(output: Tensor, right: Tensor) -> Tensor:
+        length: Tensor = torch.linalg.vector_norm(output - right, dtype=torch.float64)
+        return length
 
-    A coarse search; a bisection of the edge beyond which the rule excludes the Byzantine rows and its output no longer
-    changes, and a scan just below it, where the damage is often greatest (for Bulyan in a narrow spike); then a
-    golden-section search between the neighbours of the best. The best factor *seen* is returned, never a point that
-    was only interpolated; of equally good ones, the smallest.
+    return damage_to(honest, mean, f, context, measure)
+
+
+def best_factor(origin: Tensor, direction: Tensor, damage: Damage) -> float:
+    """Return the factor with which origin + factor * direction does most damage.
+
+    The search has four parts: a coarse one; a bisection of the edge beyond which the rule excludes the Byzantine rows
+    and its output no longer changes; a scan just below it, where the damage is often greatest (for Bulyan in a narrow
+    spike); and a golden-section search between the neighbours of the best. It returns the best factor that it tried,
+    never an interpolated one, and of equally good ones the smallest.
     """
-    measure = damage or damage_to(honest, mean, f, context)
     seen: dict[float, float] = {}
 
     def done(factor: float) -> float:
         if factor not in seen:
-            seen[factor] = measure(torch.add(mean, direction, alpha=factor))
+            seen[factor] = damage(torch.add(origin, direction, alpha=factor))
         return seen[factor]
 
     excluded = done(_COARSE[-1])
@@ -122,9 +125,8 @@ def best_factor(
         for step in range(1, _SCAN):
             done(start + (low - start) * step / _SCAN)
     best = max(seen, key=seen.__getitem__)
-    below = max((factor for factor in seen if factor < best), default=best / 2)
-    above = min((factor for factor in seen if factor > best), default=best * 2)
-    low, high = below, above
+    low = max((factor for factor in seen if factor < best), default=best / 2)
+    high = min((factor for factor in seen if factor > best), default=best * 2)
     golden = (math.sqrt(5) - 1) / 2
     for _ in range(_REFINEMENTS):
         left, right = high - golden * (high - low), low + golden * (high - low)

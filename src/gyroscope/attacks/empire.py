@@ -1,4 +1,4 @@
-"""Fall of empires: push against the mean, gently enough to be taken for one of the honest rows."""
+"""Fall of empires: push against the mean, gently enough to pass for an honest row."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gyroscope.attacks.directed import Directed, Sign
 
 @dataclasses.dataclass(frozen=True)
 class Empire(Directed):
-    """Sends (1 - factor) * mean; 1.1 by default, as in the paper's experiments.
+    """Send (1 - factor) * mean; 1.1 by default, as in the paper's experiments.
 
     Others write it as -tau * mean (inner-product manipulation): the paper's factor 1.1 is tau = 0.1. A factor below 1
     shortens the mean without turning it; `empire-strict` always turns it. `sign=1` is (1 + factor) * mean.
-    `factor=auto` searches for the factor that does most damage to the configured rule, its parameters and all that
-    comes before it included.
+    `factor=auto` searches for the factor that does most damage to the configured rule, with its parameters and all
+    that comes before it.
     """
 
     factor: float | Literal["auto"] = 1.1

@@ -1,4 +1,4 @@
-"""Fang's directed deviation against Krum: every coordinate the wrong way, as strongly as Krum will swallow."""
+"""Fang's directed deviation against Krum: every coordinate the wrong way, as strongly as Krum accepts."""
 
 from __future__ import annotations
 
@@ -9,30 +9,29 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._core import registry
 from gyroscope._linalg import matrix
-from gyroscope.attacks.bait import Bait
+from gyroscope.attacks._krum_acceptance import KrumAcceptance
+from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
 from gyroscope.attacks.base import Attack, AttackContext, repeat
-from gyroscope.attacks.scaled import at_unit_scale, back
-
-SEARCHES = ("halving", "largest")
 
 
 @dataclasses.dataclass(frozen=True)
 class FangKrum(Attack):
-    """-lambda * s with s the sign of the honest mean per coordinate, such that Krum chooses it; with full knowledge.
+    """Send -lambda * s with s the sign of the honest mean per coordinate, such that Krum chooses it.
 
-    The deviation is from a gradient of zero, that is from the model as it was broadcast, not from the honest mean. The
-    search starts at the upper bound of the original paper's Theorem 1,
+    The adversary has full knowledge. The deviation is from a gradient of zero, that is from the model as it was
+    broadcast, not from the honest mean. The search starts at the upper bound of the original paper's Theorem 1,
         lambda = sqrt(min_i sum of the squared distances of x_i to its n-f-2 nearest honest rows / ((n-2f-1) d))
                  + max_i |x_i| / sqrt(d),
-    (with 1 for n-2f-1 where that is smaller) and
+    (with 1 for n-2f-1 if that is smaller).
+
     search: `halving`, as published, halves lambda until Krum chooses it, or until it is below `threshold` times the
         bound: then the last one is sent. `largest` goes on from there to the largest that Krum chooses.
 
     The paper's other f-1 rows differ from the first by a distance of at most epsilon; here epsilon = 0. Krum is the
-    configured rule if that is Krum, whose conventions then count (a Byzantine row must rank first, whatever its m),
-    else the original one.
+    configured rule if that is Krum, with its conventions (a Byzantine row must rank first, whatever its m), else the
+    original one.
     """
 
     search: Literal["halving", "largest"] = "halving"
@@ -43,30 +42,24 @@ class FangKrum(Attack):
     paper = "Fang et al. 2020"
 
     def __post_init__(self) -> None:
-        if self.search not in SEARCHES:
-            raise UnknownNameError("search", str(self.search), SEARCHES, of=self.name)
-        if (
-            isinstance(self.threshold, bool)
-            or not isinstance(self.threshold, (int, float))
-            or not 0 < self.threshold < 1
-        ):
-            raise ConfigError(f"the threshold of {self.name!r} must be between 0 and 1, got {self.threshold!r}")
+        registry.check_choice(self, "search", ("halving", "largest"))
+        registry.check_number(self, "threshold", "a number between 0 and 1", lambda value: 0 < value < 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        unit, scale = at_unit_scale(honest)
+        unit, scale = to_unit_scale(honest)
         direction = -unit.mean(dim=0).sign()
         start = upper_bound(unit, f)
         if start == 0 or not bool(direction.any()):  # all honest rows are zero, or their mean is
             return repeat(torch.zeros_like(honest[0]), f)
-        bait = Bait(unit, torch.zeros_like(direction), direction, f, context)
-        length = bait.halve(start, self.threshold * start)
-        if self.search == "largest" and bait.taken(length):
-            length = bait.largest(length)
-        return repeat(back(length * direction, scale, honest.dtype), f)
+        krum = KrumAcceptance(unit, torch.zeros_like(direction), direction, f, context)
+        length = krum.by_halving(start, self.threshold * start)
+        if self.search == "largest" and krum.accepts(length):
+            length = krum.largest(length)
+        return repeat(from_unit_scale(length * direction, scale, honest.dtype), f)
 
 
 def upper_bound(honest: Tensor, f: int) -> float:
-    """Theorem 1's bound on lambda."""
+    """Return Theorem 1's bound on lambda."""
     h, d = honest.shape
     nearest = matrix.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
     spread = float(nearest.sum(dim=1).min()) / (max(1, h - f - 1) * d)

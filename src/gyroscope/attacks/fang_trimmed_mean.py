@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope.attacks.base import Attack, AttackContext
 
 
 @dataclasses.dataclass(frozen=True)
 class FangTrimmedMean(Attack):
-    """Per coordinate, values beyond the honest rows' smallest (where their sum is positive) or largest (negative).
+    """Send, per coordinate, values beyond the honest rows' smallest (if their sum is positive) or largest (negative).
 
-    With full knowledge, as in the original paper: a value v beyond which the workers go becomes v * u or v / u,
-    whichever is further out, with u uniform in [1, b], drawn anew for each worker and coordinate. So where the smallest
-    value is 3 they send from 3/b to 3, and where it is -3 from -3b to -3. Zero where the extreme value is zero or the
-    sum is. The trimmed mean removes only as many values as it is told, and so moves to the extreme honest ones; the
-    attack serves against the median, too.
+    With full knowledge, as in the original paper: the extreme value v becomes v * u or v / u, whichever is further out,
+    with u uniform in [1, b], drawn for each worker and coordinate. So if the smallest value is 3 they send from 3/b to
+    3, and if it is -3 from -3b to -3. Zero if the extreme value or the sum is zero. The trimmed mean removes only as
+    many values as it is told, and so moves to the extreme honest ones; the attack works against the median, too.
 
     b: 2 in the paper. Cost: one pass, and f d random numbers.
     """
@@ -32,16 +30,12 @@ class FangTrimmedMean(Attack):
     paper = "Fang et al. 2020"
 
     def __post_init__(self) -> None:
-        if isinstance(self.b, bool) or not isinstance(self.b, (int, float)) or not 1 < self.b < math.inf:
-            raise ConfigError(f"the b of {self.name!r} must be a number above 1, got {self.b!r}")
+        registry.check_number(self, "b", "a number above 1", lambda b: b > 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         sign = honest.sum(dim=0, dtype=torch.float64).sign()
         extreme = torch.where(sign > 0, honest.amin(dim=0), honest.amax(dim=0)).double() * sign.abs()
-        drawn = torch.rand(
-            f, honest.shape[1], generator=context.generator, dtype=torch.float64, device=context.generator.device
-        )
-        stretch = 1 + (self.b - 1) * drawn.to(honest.device)
-        # Towards zero where the extreme value has the mean's sign, away from it else: further out in both cases.
+        stretch = 1 + (self.b - 1) * context.uniform(f, honest.shape[1]).to(honest.device)
+        # Towards zero if the extreme value has the mean's sign, else away from it: further out in both cases.
         rows = torch.where(sign * extreme > 0, extreme / stretch, extreme * stretch)
         return rows.to(honest.dtype)

@@ -1,55 +1,59 @@
-"""Faults rather than attacks: what broken hardware, bad data and crude vandals send. Each is a line or two."""
+"""Faults rather than attacks: what broken hardware, bad data and crude vandals send."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 
+class _Constant(Attack):
+    """Send one value in every coordinate."""
+
+    value: ClassVar[float]
+
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        return repeat(torch.full_like(honest[0], self.value), f)
+
+
 @dataclasses.dataclass(frozen=True)
-class Nan(Attack):
-    """Sends NaN in every coordinate."""
+class Zero(_Constant):
+    """Send zeros, as a worker that does nothing."""
+
+    name = "zero"
+    summary = "zero in every coordinate: a worker that does nothing"
+    value = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Nan(_Constant):
+    """Send NaN in every coordinate."""
 
     name = "nan"
     summary = "NaN in every coordinate"
     finite = False
-
-    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        return repeat(torch.full_like(honest[0], math.nan), f)
+    value = math.nan
 
 
 @dataclasses.dataclass(frozen=True)
-class Inf(Attack):
-    """Sends +inf in every coordinate."""
+class Inf(_Constant):
+    """Send +inf in every coordinate."""
 
     name = "inf"
     summary = "+inf in every coordinate"
     finite = False
-
-    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        return repeat(torch.full_like(honest[0], math.inf), f)
-
-
-@dataclasses.dataclass(frozen=True)
-class Zero(Attack):
-    """Sends zeros: a worker that does nothing."""
-
-    name = "zero"
-    summary = "zero in every coordinate: a worker that does nothing"
-
-    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        return repeat(torch.zeros_like(honest[0]), f)
+    value = math.inf
 
 
 @dataclasses.dataclass(frozen=True)
 class SignFlip(Attack):
-    """Sends -scale * mean of the honest rows."""
+    """Send -scale * mean of the honest rows."""
 
     scale: float = 1.0
 
@@ -57,7 +61,7 @@ class SignFlip(Attack):
     summary = "-scale * mean of the honest rows"
 
     def __post_init__(self) -> None:
-        check_positive(self.name, "scale", self.scale)
+        registry.check_number(self, "scale", "a positive number", lambda scale: scale > 0)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(honest.mean(dim=0).mul_(-self.scale), f)
@@ -65,7 +69,7 @@ class SignFlip(Attack):
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian(Attack):
-    """Sends independent normal noise around zero, another for each Byzantine worker and step."""
+    """Send independent normal noise around zero, different for each Byzantine worker and step."""
 
     std: float = 1.0
 
@@ -73,13 +77,8 @@ class Gaussian(Attack):
     summary = "independent normal noise of the given std around zero"
 
     def __post_init__(self) -> None:
-        check_positive(self.name, "std", self.std)
+        registry.check_number(self, "std", "a positive number", lambda std: std > 0)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         noise = torch.empty(f, honest.shape[1], dtype=honest.dtype, device=context.generator.device)
         return noise.normal_(0.0, self.std, generator=context.generator).to(honest.device)
-
-
-def check_positive(attack: str, parameter: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
-        raise ConfigError(f"the {parameter} of {attack!r} must be a positive number, got {value!r}")

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError, InfeasibleError
-from gyroscope.attacks.bait import Bait
+from gyroscope._core import registry
+from gyroscope._core.errors import InfeasibleError
+from gyroscope.attacks._krum_acceptance import KrumAcceptance
+from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
 from gyroscope.attacks.base import Attack, AttackContext, repeat
-from gyroscope.attacks.directed import best_factor
-from gyroscope.attacks.scaled import at_unit_scale, back
+from gyroscope.attacks.directed import best_factor, distance_damage
 
 
 @dataclasses.dataclass(frozen=True)
 class Hidden(Attack):
-    """mean + gamma * E, where E is 1 in one coordinate and 0 elsewhere; gamma as large as is still accepted.
+    """Send mean + gamma * E, where E is 1 in one coordinate and 0 elsewhere; gamma as large as is still accepted.
 
-    Honest rows differ by about sqrt(d) times their deviation per coordinate, and whoever looks at distances only lets
-    the adversary spend all of that on one of them.
+    Honest rows differ by about sqrt(d) times their deviation per coordinate, and a rule that only looks at distances
+    lets the adversary spend all of that on one of them.
 
     gamma: `krum`, the largest with which Krum ranks the Byzantine rows first (the configured Krum, or else the original
         one: see `fang-krum`); it costs no call of the rule. `auto`: the one that moves the configured rule's output
@@ -40,32 +40,25 @@ class Hidden(Attack):
     paper = "El Mhamdi et al. 2018"
 
     def __post_init__(self) -> None:
-        number = isinstance(self.gamma, (int, float)) and not isinstance(self.gamma, bool)
-        if self.gamma not in ("krum", "auto") and not (number and math.isfinite(self.gamma)):  # type: ignore[arg-type]
-            raise ConfigError(f"the gamma of {self.name!r} must be a number, 'krum' or 'auto', got {self.gamma!r}")
-        whole = isinstance(self.coordinate, int) and not isinstance(self.coordinate, bool)
-        if self.coordinate != "all" and not whole:
-            raise ConfigError(
-                f"the coordinate of {self.name!r} must be a whole number or 'all', got {self.coordinate!r}"
-            )
-        if isinstance(self.sign, bool) or self.sign not in (-1, 1):
-            raise ConfigError(f"the sign of {self.name!r} must be -1 or 1, got {self.sign!r}")
+        registry.check_number(self, "gamma", "a number", or_one_of=("krum", "auto"))
+        registry.check_number(self, "coordinate", "a whole number", whole=True, or_one_of=("all",))
+        registry.check_choice(self, "sign", (-1, 1))
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        unit, scale = at_unit_scale(honest)
+        unit, scale = to_unit_scale(honest)
         mean = unit.mean(dim=0)
         direction = self._direction(mean)
         spread = float((unit - mean).square().sum(dim=1).mean().sqrt())
+        middle = from_unit_scale(mean, scale, honest.dtype)
         if self.gamma == "krum":
-            length = Bait(unit, mean, direction, f, context).largest(spread) if spread > 0 else 0.0
+            length = KrumAcceptance(unit, mean, direction, f, context).largest(spread) if spread > 0 else 0.0
         elif self.gamma == "auto":
-            middle, towards = back(mean, scale, honest.dtype), back(spread * direction, scale, honest.dtype)
-            length = spread * best_factor(honest, middle, towards, f, context)
+            towards = from_unit_scale(spread * direction, scale, honest.dtype)
+            length = spread * best_factor(middle, towards, distance_damage(honest, middle, f, context))
         else:
-            # In the rows' own units, where a gamma that is far off their scale may be all there is.
-            middle = back(mean, scale, honest.dtype)
+            # In the rows' own units, because gamma may be far off their scale.
             return repeat(torch.add(middle, direction.to(honest.dtype), alpha=self.gamma), f)
-        return repeat(back(mean + length * direction, scale, honest.dtype), f)
+        return repeat(from_unit_scale(mean + length * direction, scale, honest.dtype), f)
 
     def _direction(self, mean: Tensor) -> Tensor:
         d = len(mean)

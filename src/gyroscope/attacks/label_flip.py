@@ -11,12 +11,12 @@ from gyroscope.attacks.base import Attack, AttackContext
 
 @dataclasses.dataclass(frozen=True)
 class LabelFlip(Attack):
-    """Each Byzantine worker follows the protocol at data of its own, in which every label y is C-1-y (9-y of ten).
+    """Follow the protocol, each worker at data of its own in which every label y is C-1-y (9-y of ten classes).
 
-    The workers themselves may be honest and only their data poisoned, so all else is as with the others: batches
-    drawn in the same way, clipping, and momentum if that is at the workers. It needs no knowledge of anybody else's
-    rows. Cost: f more gradients per round. For tasks with whole-numbered labels. The exchange y <-> C-1-y is that of
-    Fang et al. 2020; others change one class into another.
+    The workers themselves may be honest with poisoned data, so everything else is as for honest workers: how batches
+    are drawn, clipping, and momentum if that is at the workers. The attack needs to know no other worker's row. Cost: f
+    more gradients per round. For tasks with whole-numbered labels. The exchange of y and C-1-y is that of Fang et al.
+    2020; others change one class into another.
     """
 
     name = "label-flip"

@@ -16,18 +16,18 @@ from gyroscope.attacks.directed import Directed, Sign
 
 @dataclasses.dataclass(frozen=True)
 class Little(Directed):
-    """Sends mean - factor * std, coordinate by coordinate; 1.5 by default, as in the paper's experiments.
+    """Send mean - factor * std, coordinate by coordinate; 1.5 by default, as in the paper's experiments.
 
     std is the honest rows' standard deviation with ddof = 1 (zero for a single honest row). Others add instead of
     subtracting (`sign=1`, or a negative factor); the attack's original code takes the deviation with ddof = 0 over the
     malicious workers' own gradients.
 
     factor: a number;
-        `z`, what the original paper computes from n and f so that the Byzantine rows together with the s most extreme
-        honest ones make a majority: Phi^-1((n - f - s)/(n - f)) with s = floor(n/2 + 1) - f. It is 0.36 for n = 51,
-        f = 12 and 1.45 for f = 24, and below 0 for very few workers (n = 4, f = 1). There is none where the Byzantine
+        `z`, which the original paper computes from n and f so that the Byzantine rows together with the s most extreme
+        honest ones are a majority: Phi^-1((n - f - s)/(n - f)) with s = floor(n/2 + 1) - f. It is 0.36 for n = 51,
+        f = 12 and 1.45 for f = 24, and below 0 for very few workers (n = 4, f = 1). There is none if the Byzantine
         workers are a majority already, nor for n = 2;
-        `auto`, the one that does most damage to the configured rule: its parameters and all that comes before it.
+        `auto`, the one that does most damage to the configured rule, with its parameters and all that comes before it.
     """
 
     factor: float | Literal["auto", "z"] = 1.5
@@ -36,10 +36,7 @@ class Little(Directed):
     name = "little"
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
-
-    @classmethod
-    def _words(cls) -> tuple[str, ...]:
-        return ("auto", "z")
+    words = ("auto", "z")
 
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         std, mean = honest.std, honest.moments.mean  # in this order one pass over the rows gives both
@@ -54,16 +51,16 @@ class Little(Directed):
 
 
 def z_factor(n: int, f: int) -> float:
-    """How many deviations away the Byzantine rows may lie, so that with enough honest supporters they are the median.
+    """Return how many deviations the Byzantine rows may be away so that, with enough honest rows, they are the median.
 
-    Phi^-1((n - f - s)/(n - f)), Phi^-1 being the quantiles of the normal distribution and s = floor(n/2 + 1) - f the
-    honest workers that are wanted further away than that.
+    Phi^-1((n - f - s)/(n - f)), where Phi^-1 is the quantile function of the normal distribution and
+    s = floor(n/2 + 1) - f is how many honest workers must be further away than that.
     """
     supporters = n // 2 + 1 - f
     others = n - f - supporters
     if supporters < 1 or others < 1:
         raise InfeasibleError(
-            "little:factor=z exists where the Byzantine workers need some but not all others for a majority; with "
+            "little:factor=z exists if the Byzantine workers need some but not all others for a majority; with "
             f"n = {n} and f = {f} they need {max(0, supporters)} of {n - f}: give a factor, such as little:factor=1.5"
         )
     return NormalDist().inv_cdf(others / (n - f))

@@ -8,23 +8,24 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError, InfeasibleError
+from gyroscope._core import registry
+from gyroscope._core.errors import InfeasibleError
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 
 @dataclasses.dataclass(frozen=True)
 class Mimic(Attack):
-    """All f workers send what one honest worker sends: no row is an outlier, and yet one worker counts f + 1 times.
+    """Send what one honest worker sends, from all f workers: no row is an outlier, yet one worker counts f + 1 times.
 
-    It harms where workers have different data. worker: the number of the honest row to repeat; or `auto`, the original
-    paper's choice: for the first `warmup` rounds the adversary learns the direction z in which honest rows differ most
-    (Oja's method on the rows' deviations from their running mean mu), and repeats the row with the largest <row, z>;
-    then it stays with the worker of the last of these rounds.
+    It does damage if workers have different data. worker: the number of the honest row to repeat; or `auto`, the
+    original paper's choice: for the first `warmup` rounds the adversary learns the direction z in which honest rows
+    differ most (Oja's method on the rows' deviations from their running mean mu), and repeats the row with the largest
+    <row, z>; then it stays with the worker of the last of these rounds.
         mu_t = t/(t+1) mu_{t-1} + 1/(t+1) mean
         z_t ~ t/(t+1) z_{t-1} + 1/(t+1) v/|v|,  v = sum_i <x_i - mu_t, z_{t-1}> (x_i - mu_t)
-    scaled to |z| = 1, from a random start. Notes: mu and z, then the worker's number. Of equal ones the lowest.
+    scaled to |z| = 1, from a random start; of equal workers the lowest. The state is mu and z, then the worker.
 
-    Rows are numbered among the workers that are present in a round; where those are too few, the last is repeated.
+    Rows are numbered among the workers that are present in a round; if there are too few, the last one is repeated.
     """
 
     worker: int | Literal["auto"] = "auto"
@@ -35,12 +36,8 @@ class Mimic(Attack):
     paper = "Karimireddy et al. 2022"
 
     def __post_init__(self) -> None:
-        for name, least in (("worker", 0), ("warmup", 1)):
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            if not whole and not (name == "worker" and value == "auto"):
-                words = "a worker's number or 'auto'" if name == "worker" else "a whole number of at least 1"
-                raise ConfigError(f"the {name} of {self.name!r} must be {words}, got {value!r}")
+        registry.check_number(self, "worker", "a worker's number", lambda n: n >= 0, whole=True, or_one_of=("auto",))
+        registry.check_number(self, "warmup", "a whole number of at least 1", lambda count: count >= 1, whole=True)
 
     def check_feasible(self, n: int, f: int) -> None:
         if self.worker != "auto" and self.worker >= n - f:
@@ -53,33 +50,32 @@ class Mimic(Attack):
         return repeat(honest[min(worker, len(honest) - 1)].clone(), f)
 
     def _target(self, honest: Tensor, context: AttackContext) -> int:
-        notes = context.state
-        if "worker" in notes:
-            return int(notes["worker"])
-        t = int(notes.get("rounds", torch.tensor(0)))
+        state = context.state
+        if "worker" in state:
+            return int(state["worker"])
+        t = int(state.get("rounds", torch.tensor(0)))
         rows = honest.double()
         mean = rows.mean(dim=0)
         if t == 0:
-            z = torch.randn(
-                len(mean), generator=context.generator, dtype=torch.float64, device=context.generator.device
-            )
-            z = z.to(honest.device)
+            generator = context.generator
+            z = torch.randn(len(mean), generator=generator, dtype=torch.float64, device=generator.device)
+            z = z.to(rows.device)
         else:
-            z, mean = notes["direction"], notes["mean"] * (t / (t + 1)) + mean / (t + 1)
+            z, mean = state["direction"], state["mean"] * (t / (t + 1)) + mean / (t + 1)
         z = _turned(z, rows - mean, t)
         products = (rows @ z).tolist()
         worker = max(range(len(products)), key=products.__getitem__)
         if t + 1 >= self.warmup:
             for name in ("rounds", "mean", "direction"):
-                notes.pop(name, None)
-            notes["worker"] = torch.tensor(worker)
+                state.pop(name, None)
+            state["worker"] = torch.tensor(worker)
         else:
-            notes.update({"rounds": torch.tensor(t + 1), "mean": mean, "direction": z})
+            state.update({"rounds": torch.tensor(t + 1), "mean": mean, "direction": z})
         return worker
 
 
 def _turned(z: Tensor, deviations: Tensor, t: int) -> Tensor:
-    """One step of the power method at the given deviations, averaged with t steps before it, at length 1."""
+    """Make one step of the power method at the given deviations, averaged with t earlier steps, and scale to 1."""
     size = deviations.abs().max()
     if float(size) > 0:
         deviations = deviations / size

@@ -7,16 +7,17 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks.bounded import Bounded, distances_between
+from gyroscope._linalg import matrix
+from gyroscope.attacks.distance_bounded import DistanceBounded
 
 
 @dataclasses.dataclass(frozen=True)
-class MinMax(Bounded):
-    """mean + gamma * p with the largest gamma such that max_i |row - x_i| <= max_ij |x_i - x_j|, over honest x.
+class MinMax(DistanceBounded):
+    """Send mean + gamma * p with the largest gamma such that max_i |row - x_i| <= max_ij |x_i - x_j|, over honest x.
 
-    The adversary need not know the rule: whoever looks at distances finds the row no odder than the oddest honest
-    one. direction: p = -std (`std`, the default), -sign(mean) (`sign`) or -mean/|mean| (`mean`); the original paper
-    tries all three and finds another best for each data set. Cost: the honest rows' h(h-1)/2 distances.
+    The adversary need not know the rule: to any rule that looks at distances, the row is no further out than the
+    farthest honest one. direction: p = -std (`std`, the default), -sign(mean) (`sign`) or -mean/|mean| (`mean`); the
+    original paper tries all three and finds another best for each data set. Cost: the honest rows' h(h-1)/2 distances.
     """
 
     name = "min-max"
@@ -29,6 +30,6 @@ class MinMax(Bounded):
         away = mean - honest
         a = float(torch.dot(direction, direction))
         b = away @ direction
-        c = away.square().sum(dim=1) - distances_between(honest).max()
+        c = away.square().sum(dim=1) - matrix.squared_distances(honest).max()
         c.clamp_max_(0.0)  # above 0 by rounding only
         return float((-b + (b.square() - a * c).sqrt()).min()) / a

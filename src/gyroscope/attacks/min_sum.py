@@ -8,15 +8,16 @@ import math
 import torch
 from torch import Tensor
 
-from gyroscope.attacks.bounded import Bounded, distances_between
+from gyroscope._linalg import matrix
+from gyroscope.attacks.distance_bounded import DistanceBounded
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSum(Bounded):
-    """mean + gamma * p with the largest gamma such that sum_i |row - x_i|^2 <= max_i sum_j |x_i - x_j|^2.
+class MinSum(DistanceBounded):
+    """Send mean + gamma * p with the largest gamma such that sum_i |row - x_i|^2 <= max_i sum_j |x_i - x_j|^2.
 
-    Stricter than `min-max`: the row must be about as near to the crowd as an honest row. direction: p = -std (`std`,
-    the default), -sign(mean) (`sign`) or -mean/|mean| (`mean`). Cost: the honest rows' h(h-1)/2 distances.
+    Stricter than `min-max`: the row must be about as near to the honest rows as an honest row. direction: p = -std
+    (`std`, the default), -sign(mean) (`sign`) or -mean/|mean| (`mean`). Cost: the honest rows' h(h-1)/2 distances.
     """
 
     name = "min-sum"
@@ -27,5 +28,5 @@ class MinSum(Bounded):
         # The deviations from the mean sum to zero, so the sum of squares is that of the mean plus h gamma^2 |p|^2.
         a = len(honest) * float(torch.dot(direction, direction))
         at_mean = float((honest - mean).square().sum())
-        bound = float(distances_between(honest).sum(dim=1).max())
+        bound = float(matrix.squared_distances(honest).sum(dim=1).max())
         return math.sqrt(max(0.0, bound - at_mean) / a)  # below 0 by rounding only

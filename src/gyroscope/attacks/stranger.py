@@ -1,4 +1,4 @@
-"""A stranger in every round: the Byzantine workers behave in another way each time."""
+"""A stranger in every round: another attack each time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope.attacks import nested
-from gyroscope.attacks.anti_cge import AntiCge
+from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.empire import Empire
 from gyroscope.attacks.fang_krum import FangKrum
@@ -22,10 +22,10 @@ from gyroscope.attacks.min_sum import MinSum
 
 @dataclasses.dataclass(frozen=True)
 class Stranger(Attack):
-    """In each round an attack drawn at random, uniformly, from a list; the same for all f workers.
+    """Draw an attack uniformly from a list in each round, the same for all f workers.
 
-    So no memory of who did what helps. attacks: the list, written (little:factor=2/empire/nan); by default those of
-    the table that are finite, follow from the round's rows alone and cost no search.
+    So a rule gains nothing from its state of earlier rounds. attacks: the list, written (little:factor=2/empire/nan);
+    by default the attacks of the table that are finite, follow from the round's rows alone and need no search.
     """
 
     attacks: tuple[Attack, ...] = (
@@ -36,7 +36,7 @@ class Stranger(Attack):
         FangKrum(),
         FangTrimmedMean(),
         Hidden(),
-        AntiCge(),
+        AntiCGE(),
         SignFlip(),
         Gaussian(),
         Zero(),
@@ -46,7 +46,7 @@ class Stranger(Attack):
     summary = "another attack in every round, drawn from a list"
 
     def __post_init__(self) -> None:
-        nested.several(self, "attacks")
+        vars(self).update(attacks=nested.parse_attacks(self, "attacks", self.attacks))
 
     def check_feasible(self, n: int, f: int) -> None:
         for attack in self.attacks:

@@ -60,7 +60,7 @@ def _line(kind: Any, *extra: str) -> list[str]:
 
 
 def _parameters(kind: Any) -> str:
-    fields = [field for field in dataclasses.fields(kind) if field.init]
+    fields = [field for field in dataclasses.fields(kind) if field.init and field.repr]  # without every rule's f
     return ", ".join(f"{field.name}={registry.value_text(field.default)}" for field in fields) or "-"
 
 

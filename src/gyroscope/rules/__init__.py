@@ -1,7 +1,7 @@
 """The rules, by name. `make("krum", m=1)` and the command line's `krum:m=1` build the same object.
 
 A spec may name pre-aggregations before the rule, `nnm+bucketing:s=3+krum:m=1`, and a mixture of rules in its place,
-`random:krum/median`. `+` binds closer than `/`, and everything after `random:` belongs to the mixture.
+`random:krum/median`. `+` binds tighter than `/`, and everything after `random:` belongs to the mixture.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope.rules.aksel import Aksel
 from gyroscope.rules.average import Average
-from gyroscope.rules.base import NO_TRUSTED, Aggregate, ContextualRule, Rule, RuleContext, RuleState, refuse_trusted
+from gyroscope.rules.base import (
+    NO_TRUSTED,
+    Aggregate,
+    ContextualRule,
+    DistanceRule,
+    Rule,
+    RuleContext,
+    RuleState,
+    refuse_trusted,
+)
 from gyroscope.rules.bulyan import Bulyan
 from gyroscope.rules.caf import CAF
 from gyroscope.rules.centered_clipping import CenteredClipping
@@ -30,7 +39,7 @@ from gyroscope.rules.median import Median
 from gyroscope.rules.mixture import MIXTURES, Mixture
 from gyroscope.rules.monna import MoNNA
 from gyroscope.rules.phocas import Phocas
-from gyroscope.rules.pre import PREAGGREGATIONS, Arc, Bucketing, Clip, Nnm
+from gyroscope.rules.preaggregations import ARC, NNM, PREAGGREGATIONS, Bucketing, Clip
 from gyroscope.rules.safeguard import SafeGuard
 from gyroscope.rules.signguard import SignGuard
 from gyroscope.rules.smea import SMEA
@@ -47,57 +56,23 @@ RULES: dict[str, type[Rule]] = {
 }
 
 __all__ = [
-    "CAF",
-    "CGE",
-    "FLAME",
-    "MDA",
-    "MIXTURES",
-    "NO_TRUSTED",
-    "PREAGGREGATIONS",
-    "RULES",
-    "SMEA",
-    "Aggregate",
-    "Aksel",
-    "Arc",
-    "Average",
-    "Bucketing",
-    "Bulyan",
-    "CenteredClipping",
-    "Chain",
-    "Clip",
-    "Composed",
-    "ContextualRule",
-    "DnC",
-    "FLTrust",
-    "GeometricMedian",
-    "Krum",
-    "MeaMed",
-    "Median",
-    "Mixture",
-    "MoNNA",
-    "Nnm",
-    "Phocas",
-    "Preaggregation",
-    "Prepared",
-    "Rule",
-    "RuleContext",
-    "RuleState",
-    "SafeGuard",
-    "SignGuard",
-    "TrimmedMean",
-    "Zeno",
-    "make",
-    "parse",
-    "refuse_trusted",
-]
+    "ARC", "CAF", "CGE", "FLAME", "MDA", "MIXTURES", "NNM", "NO_TRUSTED", "PREAGGREGATIONS", "RULES", "SMEA",
+    "Aggregate", "Aksel", "Average", "Bucketing", "Bulyan", "CenteredClipping", "Chain", "Clip", "Composed",
+    "ContextualRule", "DistanceRule", "DnC", "FLTrust", "GeometricMedian", "Krum", "MeaMed", "Median", "Mixture",
+    "MoNNA", "Phocas", "Preaggregation", "Prepared", "Rule", "RuleContext", "RuleState", "SafeGuard", "SignGuard",
+    "TrimmedMean", "Zeno", "make", "parse", "refuse_trusted",
+]  # fmt: skip
 
-_PLUS = re.compile(r"\+(?=\s*[^\W\d])")  # before a name: that of 1e+20 stands before a digit
+_PLUS = re.compile(r"\+(?=\s*[^\W\d])")  # a + before a name; that of 1e+20 is before a digit
 
 
 def make(name: str, **parameters: Any) -> Rule:
-    """The rule of that name, e.g. `make("krum", m=1)`; also an installed package's or `module.path:Class`.
+    """Build a rule from its name and parameters: `make("krum", m=1)`.
 
-    The name may be a whole spec, such as `nnm+krum`; the parameters are then those of the rule at its end.
+    Args:
+        name: A name in `RULES`, a name that an installed package registers, `module.path:Class`, or a whole spec such
+            as `nnm+krum`.
+        parameters: Parameters of the rule, the last one of a composition. `f` is one of every rule's.
     """
     parts = _PLUS.split(name)
     mixed = next((place for place, part in enumerate(parts) if _name(part) in MIXTURES), len(parts) - 1)
@@ -107,7 +82,7 @@ def make(name: str, **parameters: Any) -> Rule:
 
 
 def parse(spec: str) -> Rule:
-    """The rule that a spec such as `krum:m=1` or `nnm+bucketing:s=3+krum` describes."""
+    """Build the rule that a spec such as `krum:m=1` or `nnm+bucketing:s=3+krum` describes."""
     return make(spec)
 
 
@@ -126,17 +101,18 @@ def _stage(spec: str) -> Preaggregation:
     name, given = registry.split(spec)
     if name in RULES:
         raise ConfigError(
-            f"the rule {name!r} can only come last: before a + stand pre-aggregations ({', '.join(PREAGGREGATIONS)})"
+            f"the rule {name!r} can only come last: pre-aggregations ({', '.join(PREAGGREGATIONS)}) come before a +"
         )
     return registry.make("preaggregation", Preaggregation, PREAGGREGATIONS, name, given)
 
 
 def _mixture(spec: str, parameters: dict[str, Any]) -> Mixture:
     order, _, rest = spec.partition(":")
-    if parameters:
+    if parameters.keys() - {"f"}:
         raise ConfigError(
             f"{', '.join(parameters)}: write the parameters of a mixture's rules in its spec, {order}:..."
         )
     if not rest.strip():
         raise ConfigError(f"a mixture needs rules: write {order.strip()}:krum/median")
-    return Mixture([parse(part) for part in rest.split("/")], order.strip())  # type: ignore[arg-type]  # checked there
+    rules = [parse(part) for part in rest.split("/")]
+    return Mixture(rules, order.strip(), **parameters)  # type: ignore[arg-type]  # checked there

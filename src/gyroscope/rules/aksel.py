@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope._linalg import matrix, order_statistics
+from gyroscope.rules._selected_mean import mean_of_best
 from gyroscope.rules.base import Aggregate, Rule
-from gyroscope.rules.selection import mean_of_best
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,14 +21,14 @@ class Aksel(Rule):
     These are the (n+1)/2 nearest rows, rounded down (`keep="half"`). With `keep="n-f"`, the n-f nearest. The median of
     an even number is the lower middle, of values as of distances.
 
-    Guarantee: where R is the distance of the farthest honest row from the honest mean, the coordinate-wise median is
+    Guarantee: let R be the distance of the farthest honest row from the honest mean. The coordinate-wise median is
     within sqrt(n) R of the mean: in each coordinate it is no farther than the farthest honest value, and the squares of
-    these add up to those of all honest rows at most. So n-f rows are within (1 + sqrt(n)) R of the median, the rows
+    these add up to at most those of all honest rows. So n-f rows are within (1 + sqrt(n)) R of the median, the rows
     taken are too, and their mean is within (1 + 2 sqrt(n)) R of the honest mean.
 
-    A NaN counts as larger than +inf for the median, and a row that holds a NaN or an infinity is infinitely far from
-    it. Cost: a selection per coordinate and n distances, O(n d). Weights: the same for each row taken. Ties go to
-    the lowest row number.
+    A NaN counts as larger than +inf for the median, and a row with a NaN or an infinity is infinitely far from it.
+    Cost: a selection per coordinate and n distances, O(n d). Weights: the same for each row taken. Ties go to the
+    lowest row number.
     """
 
     keep: Literal["half", "n-f"] = "half"
@@ -37,17 +37,13 @@ class Aksel(Rule):
     summary = "the mean of the half of the rows that is nearest to the median"
     needs = "n >= 2f + 1"
     paper = "Boussetta et al. 2021"
-    promise = "distance"
-    lacks: ClassVar = {"mean at f = 0": "half of the rows are averaged (all of them with keep=n-f)"}
+    guarantee = "distance"
+    unsupported: ClassVar = {"mean at f = 0": "half of the rows are averaged (all of them with keep=n-f)"}
 
     def __post_init__(self) -> None:
-        if self.keep not in ("half", "n-f"):
-            raise ConfigError(f"Aksel's keep must be 'half' or 'n-f', got {self.keep!r}")
+        registry.check_choice(self, "keep", ("half", "n-f"))
 
-    def min_workers(self, f: int) -> int:
-        return 2 * f + 1
-
-    def reach(self, n: int, f: int) -> float:
+    def bound_factor(self, n: int, f: int) -> float:
         return 1 + 2 * math.sqrt(n)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:

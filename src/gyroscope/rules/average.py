@@ -1,4 +1,4 @@
-"""The arithmetic mean: the rule that everyone uses, and that one liar defeats."""
+"""The arithmetic mean, which a single Byzantine worker defeats."""
 
 from __future__ import annotations
 
@@ -12,21 +12,18 @@ from gyroscope.rules.base import Aggregate, Rule
 
 @dataclasses.dataclass(frozen=True)
 class Average(Rule):
-    """The mean of all rows. Not resilient: one Byzantine row moves it anywhere. The baseline without attack.
+    """The mean of all rows: the baseline without attack. Needs n >= f + 1.
 
-    Cost: one pass over the rows. A NaN or an infinity in any row goes through to the result.
+    Guarantee: none. One Byzantine row moves the result anywhere, and a NaN or an infinity in any row reaches it.
+    Cost: one pass over the rows.
     """
 
     name = "average"
-    summary = "the mean of all rows; the baseline, defeated by a single liar"
+    summary = "the mean of all rows; the baseline, defeated by a single Byzantine worker"
     needs = "n >= f + 1"
-    paper = "-"
     resilient = False
-    promise = "none"
+    guarantee = "none"
     reads = "columns"
-
-    def min_workers(self, f: int) -> int:
-        return f + 1
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]

@@ -1,10 +1,11 @@
-"""What every rule is: a small frozen dataclass that turns n rows, up to f of them Byzantine, into one vector."""
+"""The base class of every rule: a frozen dataclass that turns n rows, at most f of them Byzantine, into one vector."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -15,6 +16,8 @@ from gyroscope._core.errors import ConfigError, InfeasibleError, either
 from gyroscope._linalg import matrix
 
 _Self = TypeVar("_Self", bound="Rule")
+
+_LINEAR = re.compile(r"n >= (\d*)f \+ (\d+)")
 
 NO_TRUSTED = (
     "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
@@ -32,112 +35,118 @@ class Aggregate(NamedTuple):
     weight: Tensor | None
     """Each worker's share in the vector, shape (n,), float64; None where a share has no meaning.
 
-    They add up to 1, or to 0 where no worker has a part in the vector: `fltrust` falls back on the trusted gradient.
+    Shares add up to 1, or to 0 if no worker has a part in the vector (`fltrust` may return the trusted gradient).
     """
 
 
 Reads = Literal["rows", "columns", "distances"]
 Uses = Literal["state", "randomness", "trusted"]
 Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties", "asynchronous"]
-Promise = Literal["range", "distance", "norm", "finite", "none"]
+Guarantee = Literal["range", "distance", "norm", "finite", "none"]
 RuleState = Mapping[str, Tensor]
-"""What a rule remembers from round to round: named tensors, so that any checkpoint can hold it."""
+"""What a rule keeps from round to round: named tensors, so that any checkpoint can hold them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RuleContext:
-    """What a rule may know besides the rows. Most need none of it, and the default will do."""
+    """What a rule may know besides the rows. Most rules use none of it, and the default is enough."""
 
     step: int = 0
     seed: int = 0
-    """Of the run. The server draws from streams of its own, so that a rule's randomness changes nobody else's."""
+    """The run's seed. The server has random streams of its own, so a rule's draws change nobody else's."""
     state: RuleState = dataclasses.field(default_factory=dict)
-    """What this rule remembered at its last round; empty at the first."""
+    """The state that this rule returned in its last round; empty in the first."""
     trusted: Tensor | None = None
-    """(d,): a gradient at samples that the server itself holds, where there are some."""
+    """(d,): a gradient at samples that the server itself holds, if it holds any."""
     scope: str = ""
-    """Which part of a rule it is for, where a rule is made of several: see `within`."""
+    """Which part of a composed rule this context is for: see `within`."""
 
     def generator(self, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """Fresh randomness for one purpose of a rule in this round: the same whenever it is asked for."""
+        """Return a generator for one purpose of a rule in this round; each call returns the same random numbers."""
         return random_streams.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
 
     def within(self, part: str) -> RuleContext:
-        """The same for one part of the rule, which finds no memory but its own and shares its randomness with nobody.
+        """Return the context for one part of the rule, with that part's state and random streams of its own.
 
-        `labelled` gives what the part remembers its place in the memory of the whole.
+        `scoped` does the reverse: it labels the part's new state for the state of the whole.
         """
         prefix = f"{part}/"
         own = {key.removeprefix(prefix): value for key, value in self.state.items() if key.startswith(prefix)}
         return dataclasses.replace(self, state=own, scope=self.scope + prefix)
 
 
-def labelled(memory: RuleState, part: str) -> dict[str, Tensor]:
-    """A part's memory, as the rule that it is a part of keeps it: `RuleContext.within` finds it there."""
-    return {f"{part}/{key}": value for key, value in memory.items()}
+def scoped(state: RuleState, part: str) -> dict[str, Tensor]:
+    """Label the state of a part for the state of the whole rule, where `RuleContext.within` finds it."""
+    return {f"{part}/{key}": value for key, value in state.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule(ABC):
     """A gradient aggregation rule.
 
-    A subclass sets the class variables, says how many workers it needs, and implements `aggregate`. Call the object,
-    not `aggregate`: `rule(rows, f=12).vector`. The call checks the input, so `aggregate` never sees bad shapes or an
-    infeasible f.
+    A subclass sets the class variables, of which only `needs` is mandatory, and implements `aggregate`. Users call the
+    object: `Krum()(rows, f=12).vector`, or `Krum(f=12)(rows).vector`. The call checks the input, so `aggregate` never
+    sees a bad shape or an infeasible f.
 
-    A rule that remembers, draws at random or looks at a trusted gradient says so in `uses` and implements `advance`
-    besides (see `ContextualRule`).
-
-    Where the rows lie on many machines, a rule that says what it `reads` can be applied to a share of the columns on
-    each of them (see `on_columns`). That is optional: nothing but `aggregate` and `min_workers` must be written.
+    A rule that keeps state, draws at random or uses a trusted gradient lists that in `uses` and implements `advance`
+    (see `ContextualRule`). A rule that says what it `reads` can be applied to some of the columns on each of many
+    machines (see `on_columns`). Both are optional.
     """
+
+    f: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
+    """How many Byzantine workers to tolerate, for calls that do not give f."""
 
     name: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     needs: ClassVar[str] = ""
-    """The requirement as a formula, such as `n >= 2f + 3`."""
+    """The requirement as a formula, such as `n >= 2f + 3`, from which `min_workers` follows."""
     paper: ClassVar[str] = "-"
     resilient: ClassVar[bool] = True
-    """Whether the result is finite when at most f rows hold anything at all; how near to the others, `promise` says."""
-    promise: ClassVar[Promise] = "finite"
-    """Where the result is when at most f rows hold anything at all, with r = `reach(n, f)`:
+    """Whether the result is finite if at most f rows hold arbitrary values; `guarantee` says how close it is."""
+    guarantee: ClassVar[Guarantee] = "finite"
+    """Where the result is if at most f rows hold arbitrary values, with r = `bound_factor(n, f)`:
 
-    - "range": in every coordinate within the range of the other (honest) rows, widened on both sides by r times its
-      width;
+    - "range": in every coordinate within the range of the honest rows, widened on both sides by r times its width;
     - "distance": at most r times as far from the mean of the honest rows as the farthest of them;
-    - "norm": at most r times as long as the longest honest row. That is little: it may point anywhere;
+    - "norm": at most r times as long as the longest honest row. That is a weak guarantee: it may point anywhere;
     - "finite": it is finite, and no more is proven;
-    - "none": not even that. Then `resilient` is False.
+    - "none": no guarantee at all. Then `resilient` is False.
     """
-    weaker: ClassVar[type[Rule] | None] = None
-    """A rule that tolerates more Byzantine workers, named in the error about an infeasible f."""
+    fallback: ClassVar[type[Rule] | None] = None
+    """A rule that tolerates more Byzantine workers, for the error about an infeasible f."""
     reads: ClassVar[Reads] = "rows"
     """What one value of the result depends on.
 
     - "rows": possibly on everything (the default, always right);
-    - "columns": on the values in its own column alone, and the weights on no value at all;
+    - "columns": on the values in its own column, and the weights on no value at all;
     - "distances": on its own column and the distances between whole rows. Such a rule implements `combine`.
 
-    It describes `aggregate`: a subclass that overrides `aggregate` and does not say anew what it reads, reads "rows".
+    This describes `aggregate`: a subclass that overrides `aggregate` and does not set `reads` again reads "rows".
     """
-
-    lacks: ClassVar[Mapping[Property, str]] = {}
-    """Properties of a usual rule that this one does not have, each with the reason in a few words.
+    unsupported: ClassVar[Mapping[Property, str]] = {}
+    """The usual properties that this rule does not have, each with a short reason.
 
     - "permutation": renumbering the workers renumbers the weights and changes nothing else;
-    - "translation": moving all rows by a vector moves the result by it;
+    - "translation": adding a vector to all rows adds it to the result;
     - "scale": multiplying all rows by a positive number multiplies the result by it;
-    - "mean at f = 0": nobody to be tolerated, nobody left out;
-    - "ties": all rows equal, the result equals them;
-    - "asynchronous": nothing of the result is looked at on the way, so a GPU never has to wait for the host.
+    - "mean at f = 0": with f = 0 the result is the mean of all rows;
+    - "ties": if all rows are equal, the result equals them;
+    - "asynchronous": the host reads no value on the way, so it never waits for a GPU.
     """
     uses: ClassVar[frozenset[Uses]] = frozenset()
-    """What of the `RuleContext` the result depends on."""
-    knows_workers: ClassVar[bool] = False
-    """Whether row i must be the same worker's in every round: then nothing that shuffles rows may come before it."""
+    """The parts of the `RuleContext` that the result depends on."""
+    tracks_workers: ClassVar[bool] = False
+    """Whether row i must come from the same worker in every round; then no pre-aggregation may shuffle rows."""
 
-    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
+    def __new__(cls: type[_Self], *_: Any, **parameters: Any) -> _Self:
         registry.check_class("rule", cls)
+        if cls.min_workers is Rule.min_workers and not _LINEAR.fullmatch(cls.needs):
+            raise ConfigError(
+                f"the rule {cls.__name__} is not complete: it must implement min_workers(self, f), or say "
+                'needs = "n >= 2f + 1"'
+            )
+        if parameters.get("f") is not None:
+            check_f(parameters["f"])
         return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -145,27 +154,43 @@ class Rule(ABC):
         first = next(kind for kind in cls.__mro__ if "aggregate" in vars(kind) or "reads" in vars(kind))
         if "reads" not in vars(first):
             cls.reads = "rows"
+        if "__repr__" not in vars(cls):
+            cls.__repr__ = Rule.__repr__  # type: ignore[method-assign]  # dataclass leaves a defined one alone
 
-    def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None) -> Aggregate:
+    def __call__(
+        self, rows: Tensor | Sequence[Tensor], f: int | None = None, context: RuleContext | None = None
+    ) -> Aggregate:
+        """Aggregate the rows.
+
+        Args:
+            rows: An (n, d) floating-point tensor, or a list or tuple of n vectors. It is never changed.
+            f: How many rows may be Byzantine; optional if the rule was built with it, as `Krum(f=3)`.
+            context: The step, the seed, the rule's state and a trusted gradient, for the rules that use them.
+
+        Raises:
+            InfeasibleError: The rule cannot tolerate f Byzantine rows among n.
+            RowsError: The rows are no (n, d) floating-point matrix.
+        """
         return self.step(rows, f, context)[0]
 
     def step(
-        self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None
+        self, rows: Tensor | Sequence[Tensor], f: int | None = None, context: RuleContext | None = None
     ) -> tuple[Aggregate, RuleState]:
-        """The result, and what to give back as `context.state` in the next round."""
-        checked = matrix.check(rows)
-        self.check_feasible(checked.shape[0], f)
-        aggregate, memory = self.advance(checked, f, context or RuleContext())
-        return self._checked(aggregate, checked), memory
+        """Aggregate the rows as a call does; return also the state to pass as `context.state` in the next round."""
+        checked, f = self._checked_input(rows, f)
+        aggregate, state = self.advance(checked, f, context or RuleContext())
+        return self._checked_result(aggregate, checked), state
 
     def on_columns(self, rows: Tensor, f: int, table: Tensor | None = None) -> Aggregate:
-        """The result in some of the columns, of which `rows` are all that is known here.
+        """Return the result in some of the columns.
 
-        table: the squared distances between the whole rows, for a rule that reads "distances". Summing the tables of
-        all columns' parts gives it, because `rows.squared_distances` holds inf but never NaN.
+        Args:
+            rows: (n, k): the columns that are known here, of all n rows.
+            f: How many rows may be Byzantine.
+            table: The squared distances between the whole rows, for a rule that reads "distances". It is the sum of
+                `matrix.squared_distances` over all parts of the columns, which holds inf but never NaN.
         """
-        checked = matrix.check(rows)
-        self.check_feasible(checked.shape[0], f)
+        checked, f = self._checked_input(rows, f)
         if self.reads == "columns":
             aggregate = self.aggregate(checked, f)
         elif self.reads == "distances" and table is not None:
@@ -173,17 +198,21 @@ class Rule(ABC):
         else:
             need = "whole rows" if self.reads == "rows" else "the table of distances between whole rows"
             raise ConfigError(f"the rule {type(self).__name__} cannot work on some of the columns: it needs {need}")
-        return self._checked(aggregate, checked)
+        return self._checked_result(aggregate, checked)
 
     def __str__(self) -> str:
-        """The spec on the command line and in a configuration that builds this rule: `krum:m=1`."""
+        """Return the spec that builds this rule on the command line and in a configuration: `krum:m=1`."""
         return registry.text(self)
+
+    def __repr__(self) -> str:
+        shown = [field.name for field in dataclasses.fields(self) if field.repr] + ["f"] * (self.f is not None)
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def __rshift__(self, other: object) -> NoReturn:
         named = f"{other.__name__}()" if isinstance(other, type) else repr(other)
         if isinstance(other, Rule) or (isinstance(other, type) and issubclass(other, Rule)):
             raise ConfigError(
-                f"a rule comes last, and {self} is one: pre-aggregations come before it (Nnm() >> {self!r}), "
+                f"a rule comes last, and {self} is one: pre-aggregations come before it (NNM() >> {self!r}), "
                 f"and several rules take turns in a mixture (Mixture([{self!r}, {named}]))"
             )
         raise ConfigError(f"a rule comes last, after its pre-aggregations: write {named} >> {self!r}")
@@ -193,70 +222,84 @@ class Rule(ABC):
 
     @abstractmethod
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        """The algorithm, on checked rows. Must neither change nor return a view of them."""
+        """Run the algorithm on checked rows. It must neither change the rows nor return a view of them."""
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
-        """The algorithm where it depends on the context: the result, and what to remember. Changes no memory given."""
+        """Run an algorithm that depends on the context; return the new state too, without changing the old one."""
         return self.aggregate(rows, f), {}
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        """The algorithm on some of the columns, given the squared distances between the whole rows.
+        """Run the algorithm on some of the columns, given the squared distances between the whole rows.
 
-        Only for rules that read "distances"; their `aggregate` is this with the table of its own rows.
+        Only rules that read "distances" have it; their `aggregate` is `combine` with the distances of its own rows.
         """
         raise ConfigError(
             f'the rule {type(self).__name__} says reads = "distances" and so must implement combine(rows, f, table)'
         )
 
-    @abstractmethod
     def min_workers(self, f: int) -> int:
-        """The fewest workers among which f Byzantine ones can be tolerated."""
+        """Return the smallest n for which the rule tolerates f Byzantine workers: what `needs` says, by default."""
+        bound = _LINEAR.fullmatch(self.needs)
+        assert bound, self.needs
+        return int(bound[1] or 1) * f + int(bound[2])
 
-    def reach(self, n: int, f: int) -> float:
-        """The factor in what the rule promises; why, the rule's own docstring says."""
+    def bound_factor(self, n: int, f: int) -> float:
+        """Return the factor r of the rule's `guarantee`; the rule's docstring has the proof."""
         return 0.0
 
     def trusts(self, n: int) -> tuple[int, ...]:
-        """The workers that are taken to be honest: the promise holds only while they are."""
+        """Return the workers that the rule assumes to be honest: the guarantee holds only if they are."""
         return ()
 
     def ratio_bound(self, n: int, f: int) -> float | None:
-        """The variance-norm ratio below which the theory promises resilience, where it gives one."""
+        """Return the variance-norm ratio below which the theory proves resilience, or None if there is no theorem."""
         return None
 
     def check_feasible(self, n: int, f: int) -> None:
-        """Raise before anything is computed if this (n, f) is outside what the rule can do. Nothing is clamped."""
-        check_f(f)
-        needed = self.min_workers(f)
-        if n >= needed:
-            return
-        remedies = fewer_or_more(self.min_workers, n, f)
-        remedies += [f"use {rule.name}" for rule in self.weaker_rules() if rule.min_workers(f) <= n][:1]
-        bound = f"{self.needs} = {needed}" if self.needs else f"at least {needed}"
-        raise InfeasibleError(
-            f"{type(self).__name__} needs {bound} workers for f = {f}, got n = {n}: {either(remedies)}"
-        )
+        """Raise an error if the rule cannot work with this (n, f). Nothing is clamped."""
+        f = self.resolve_f(f)
+        others = (f"use {rule.name}" for rule in self.fallback_rules() if rule.min_workers(f) <= n)
+        check_enough(self, n, f, others)
 
-    def weaker_rules(self) -> Iterator[Rule]:
-        """Rules that tolerate more Byzantine workers, and ever more of them, as far as the classes name one."""
-        weaker = self.weaker
-        while weaker is not None:
-            yield weaker()
-            weaker = weaker.weaker
+    def fallback_rules(self) -> Iterator[Rule]:
+        """Yield the chain of fallbacks, each of which tolerates more Byzantine workers than the one before."""
+        fallback = self.fallback
+        while fallback is not None:
+            yield fallback()
+            fallback = fallback.fallback
 
-    def _checked(self, aggregate: Aggregate, rows: Tensor) -> Aggregate:
-        """What a rule returned, or an error that says what is wrong with it: anyone may have written the rule."""
+    def resolve_f(self, f: int | None) -> int:
+        """Return the f of a call, or else the f that the rule was built with."""
+        if f is None and self.f is None:
+            raise ConfigError(
+                f"the rule {self} is not told how many Byzantine workers to tolerate: give f in the call, "
+                "rule(rows, f=3), or when the rule is built, Krum(f=3)"
+            )
+        if f is None or self.f is None:
+            return check_f(self.f if f is None else f)
+        if check_f(f) != self.f:
+            raise ConfigError(f"the rule {self} was built with f = {self.f} and is called with f = {f}: give only one")
+        return f
+
+    def _checked_input(self, rows: Tensor | Sequence[Tensor], f: int | None) -> tuple[Tensor, int]:
+        checked, f = matrix.check(rows), self.resolve_f(f)
+        self.check_feasible(checked.shape[0], f)
+        return checked, f
+
+    def _checked_result(self, aggregate: Aggregate, rows: Tensor) -> Aggregate:
+        """Return the aggregate, or raise an error that says what a third party's rule did wrong."""
         if not isinstance(aggregate, Aggregate) or aggregate.vector.shape != rows.shape[1:]:
+            shape = f"vector of shape {tuple(aggregate.vector.shape)}" if isinstance(aggregate, Aggregate) else ""
             raise ConfigError(
                 f"the rule {type(self).__name__} must return rules.Aggregate(vector, weight) with a vector of "
-                f"d = {rows.shape[1]} values (weight may be None), got {_describe(aggregate)}"
+                f"d = {rows.shape[1]} values (weight may be None), got a {shape or type(aggregate).__name__}"
             )
         return aggregate
 
 
 @dataclasses.dataclass(frozen=True)
 class ContextualRule(Rule):
-    """A rule that remembers, draws at random or looks at a trusted gradient: it implements `advance`."""
+    """A rule that keeps state, draws at random or uses a trusted gradient: it implements `advance`."""
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         return self.advance(rows, f, RuleContext())[0]
@@ -265,8 +308,21 @@ class ContextualRule(Rule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class DistanceRule(Rule):
+    """A rule that reads the rows' columns and the distances between the rows: it implements `combine`."""
+
+    reads = "distances"
+
+    def aggregate(self, rows: Tensor, f: int) -> Aggregate:
+        return self.combine(rows, f, matrix.squared_distances(rows))
+
+    @abstractmethod
+    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate: ...
+
+
 def trusted_gradient(rule: Rule, rows: Tensor, context: RuleContext) -> Tensor:
-    """The context's trusted gradient, or an error that says what the rule lacks."""
+    """Return the context's trusted gradient, or raise an error if there is none of the right size."""
     if context.trusted is None:
         raise ConfigError(NO_TRUSTED.format(rule=rule))
     if context.trusted.shape != rows.shape[1:]:
@@ -277,7 +333,7 @@ def trusted_gradient(rule: Rule, rows: Tensor, context: RuleContext) -> Tensor:
 
 
 def refuse_trusted(rule: Rule, where: str) -> None:
-    """An error where a rule needs a trusted gradient, and there cannot be one."""
+    """Raise an error if a rule needs a trusted gradient in a place that cannot have one."""
     if "trusted" in rule.uses:
         raise ConfigError(
             f"the rule {rule} needs a gradient at samples that the server itself holds, and {where} has no such thing: "
@@ -285,38 +341,41 @@ def refuse_trusted(rule: Rule, where: str) -> None:
         )
 
 
-def check_f(f: int) -> None:
-    """f is a whole number of workers, or an error."""
+def check_f(f: int | None) -> int:
+    """Return f, or raise an error unless it is a whole number of workers, 0 or more."""
     if isinstance(f, bool) or not isinstance(f, int):
         raise ConfigError(f"f must be a whole number of workers, got {f!r}")
     if f < 0:
         raise InfeasibleError(f"f cannot be negative, got f = {f}")
+    return f
+
+
+def check_enough(thing: Any, n: int, f: int, other_remedies: Iterable[str] = ()) -> None:
+    """Raise an error if n workers are too few for f Byzantine ones in a rule or pre-aggregation."""
+    needed = thing.min_workers(f)
+    if n < needed:
+        bound = f"{thing.needs} = {needed}" if thing.needs not in ("", "-") else f"at least {needed}"
+        remedies = [*fewer_or_more(thing.min_workers, n, f), *list(other_remedies)[:1]]
+        raise InfeasibleError(
+            f"{type(thing).__name__} needs {bound} workers for f = {f}, got n = {n}: {either(remedies)}"
+        )
 
 
 def not_composable(thing: object, place: str) -> ConfigError:
-    """What to write instead of something that is neither a pre-aggregation nor a rule, where {} stands in `place`."""
+    """Return the error for something that is neither a pre-aggregation nor a rule; {} marks its place in `place`."""
     if isinstance(thing, type):
         return ConfigError(
             f"{thing.__name__} is a class, not yet an object: write {place.format(f'{thing.__name__}()')}"
         )
     if isinstance(thing, str):
         return ConfigError(
-            f"{thing!r} is a spec: write the whole as one, rules.parse('nnm+krum'), or objects only, Nnm() >> Krum()"
+            f"{thing!r} is a spec: write the whole as one, rules.parse('nnm+krum'), or objects only, NNM() >> Krum()"
         )
-    return ConfigError(f"only pre-aggregations and a rule can be composed, as in Nnm() >> Krum(), got {thing!r}")
+    return ConfigError(f"only pre-aggregations and a rule can be composed, as in NNM() >> Krum(), got {thing!r}")
 
 
 def fewer_or_more(min_workers: Callable[[int], int], n: int, f: int) -> list[str]:
-    """What always helps where n workers are too few for f Byzantine ones: fewer of these, or more of all.
-
-    To tolerate nobody is no remedy, so nobody is told to lower f to 0.
-    """
+    """Return the remedies if n workers are too few for f Byzantine ones: lower f, but not to 0, or raise n."""
     largest = max((g for g in range(1, f) if min_workers(g) <= n), default=None)
     fewer = [f"lower f to {largest}"] if largest is not None else []
     return [*fewer, f"use at least {min_workers(f)} workers"]
-
-
-def _describe(thing: object) -> str:
-    if isinstance(thing, Aggregate):
-        return f"a vector of shape {tuple(thing.vector.shape)}"
-    return f"a {type(thing).__name__}"

@@ -1,16 +1,15 @@
-"""FLTrust: rows count by how much they agree with the server's own gradient, and none for longer than it is."""
+"""FLTrust: rows weighted by their agreement with the server's own gradient, and scaled to its length."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gyroscope._linalg import blockwise
-from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState, trusted_gradient
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, trusted_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,14 +17,15 @@ class FLTrust(ContextualRule):
     """The mean of the rows at the trusted gradient's length, each weighted by max(0, its cosine with it). Any f < n.
 
     Guarantee: the result is no longer than the trusted gradient and never points away from it, whatever the workers
-    send and however many of them lie. So it is as good as the server's samples are representative.
+    send and however many are Byzantine. So it is as good as the server's samples are representative.
 
-    Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row that holds a NaN or an infinity,
-    and a row of zeros, has no direction and no weight. Where nobody agrees with the trusted gradient it is the result
-    itself, and all weights are zero. Cost: three passes over the rows, besides the trusted gradient. f is not used.
+    Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row with a NaN or an infinity, and a
+    row of zeros, has no direction and gets no weight. If no row agrees with the trusted gradient, the result is the
+    trusted gradient, and all weights are zero. Cost: three passes over the rows, besides the trusted gradient. The rule
+    does not use f. Weights: each worker's trust score, divided by their sum.
 
-    Weights: each worker's trust score, of all. The paper's workers send what many local steps change, and so the server
-    makes as many; here both are gradients (or accumulated ones, with momentum at the workers).
+    Other implementations: in the paper workers send the change after many local steps, and the server makes as many;
+    here both are gradients (or accumulated ones, with momentum at the workers).
     """
 
     name = "fltrust"
@@ -33,13 +33,10 @@ class FLTrust(ContextualRule):
     needs = "n >= f + 1"
     paper = "Cao et al. 2021"
     uses = frozenset({"trusted"})
-    lacks: ClassVar[Mapping[Property, str]] = {
+    unsupported: ClassVar = {
         "translation": "angles are measured at the origin",
-        "mean at f = 0": "rows count by their agreement with the trusted gradient whatever f is",
+        "mean at f = 0": "rows are weighted by their agreement with the trusted gradient for any f",
     }
-
-    def min_workers(self, f: int) -> int:
-        return f + 1
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope._linalg import order_statistics
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -16,14 +16,14 @@ from gyroscope.rules.base import Aggregate, Rule
 class MeaMed(Rule):
     """Per coordinate the mean of the n-f values nearest to the median. Needs n >= 2f + 1.
 
-    Of two values equally near, the smaller is taken.
+    Of two values equally near, the rule takes the smaller.
 
-    Guarantee: the median is within the honest range, of width w, and so are n-f values: the nearest n-f are within w of
+    Guarantee: the median is within the honest range, of width w, as are n-f values: so the nearest n-f are within w of
     it. At most f of them are Byzantine, so their mean is within the honest range widened by w f/(n-f). NaN counts as
     larger than +inf and is never near. Cost: a sort per coordinate, O(n log^2 n d). No worker weights.
 
-    The median of an even number of values is the lower middle, as in `Median`; with `even="mean"` the mean of both
-    middles, as in ByzFL.
+    Other implementations: the median of an even number of values is the lower middle, as in `Median`; ByzFL takes the
+    mean of both middles (`even="mean"`).
     """
 
     even: Literal["lower", "mean"] = "lower"
@@ -33,21 +33,17 @@ class MeaMed(Rule):
     needs = "n >= 2f + 1"
     paper = "Xie et al. 2018"
     reads = "columns"
-    promise = "range"
+    guarantee = "range"
 
     def __post_init__(self) -> None:
-        if self.even not in ("lower", "mean"):
-            raise ConfigError(f"MeaMed's even must be 'lower' or 'mean', got {self.even!r}")
+        registry.check_choice(self, "even", ("lower", "mean"))
 
-    def min_workers(self, f: int) -> int:
-        return 2 * f + 1
-
-    def reach(self, n: int, f: int) -> float:
+    def bound_factor(self, n: int, f: int) -> float:
         return f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
         if self.even == "lower":
             return Aggregate(order_statistics.mean_around_median(rows, n - f), None)
-        # Without all values but the middle ones, the trimmed mean is the median.
+        # With all values trimmed but the middle ones, the trimmed mean is the median.
         return Aggregate(order_statistics.mean_around_trimmed_mean(rows, (n - 1) // 2, n - f), None)

@@ -14,15 +14,13 @@ from gyroscope.rules.base import Aggregate, Rule
 class Phocas(Rule):
     """Per coordinate the mean of the n-f values nearest to the trimmed mean. Needs n >= 2f + 1.
 
-    The trimmed mean leaves out the f smallest and f largest values (see `TrimmedMean`). Of two values equally near, the
-    smaller is taken.
+    The trimmed mean leaves out the f smallest and f largest values (see `TrimmedMean`); MeaMed averages around the
+    median instead. Of two values equally near, the rule takes the smaller.
 
-    Guarantee: the trimmed mean is within the honest range, of width w, and so are n-f values: the nearest n-f are
-    within w of it. At most f of them are Byzantine, so their mean is within the honest range widened by w f/(n-f). NaN
-    and infinities as for the trimmed mean. Cost: a sort per coordinate, O(n log^2 n d): in sorted order the values
-    nearest to any place are a window. No worker weights.
-
-    Differs from MeaMed in the place around which it averages.
+    Guarantee: the trimmed mean is within the honest range, of width w, as are n-f values: so the nearest n-f are within
+    w of it. At most f of them are Byzantine, so their mean is within the honest range widened by w f/(n-f). NaN and
+    infinities as for the trimmed mean. Cost: a sort per coordinate, O(n log^2 n d): in sorted order the values nearest
+    to any place are a window. No worker weights.
     """
 
     name = "phocas"
@@ -30,12 +28,9 @@ class Phocas(Rule):
     needs = "n >= 2f + 1"
     paper = "Xie et al. 2018"
     reads = "columns"
-    promise = "range"
+    guarantee = "range"
 
-    def min_workers(self, f: int) -> int:
-        return 2 * f + 1
-
-    def reach(self, n: int, f: int) -> float:
+    def bound_factor(self, n: int, f: int) -> float:
         return f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:

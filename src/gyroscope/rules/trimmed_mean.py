@@ -14,14 +14,15 @@ from gyroscope.rules.base import Aggregate, Rule
 class TrimmedMean(Rule):
     """Per coordinate the mean without the f smallest and the f largest values. Needs n >= 2f + 1.
 
-    Guarantee: every coordinate lies within the range of the honest rows. Of f Byzantine values each that is left has f
-    larger and f smaller ones around it, an honest one among them on each side.
+    Guarantee: every coordinate is within the range of the honest rows. Each value that is left has f smaller and f
+    larger values around it; if it is Byzantine, an honest one is among them on each side.
 
-    NaN counts as larger than +inf, so at most f bad values per coordinate are all trimmed. The values left are added
-    up; nothing is subtracted from a sum of all, which an infinity or a huge value would spoil. Cost: half a sort per
-    coordinate, O(n log^2 n d). No worker weights: each coordinate may leave out other workers.
+    NaN counts as larger than +inf, so at most f bad values per coordinate are all trimmed. The rule adds up the values
+    that are left; subtracting from the sum of all values would let an infinity or a huge value spoil it. Cost: half a
+    sort per coordinate, O(n log^2 n d). No worker weights: each coordinate may leave out other workers.
 
-    Who does what: Yin et al. trim a share beta of the values on each side; here that is f/n, as in ByzFL and Flower.
+    Other implementations: Yin et al. trim a fraction beta of the values on each side; here it is f/n, as in ByzFL and
+    Flower.
     """
 
     name = "trimmed-mean"
@@ -29,10 +30,7 @@ class TrimmedMean(Rule):
     needs = "n >= 2f + 1"
     paper = "Yin et al. 2018"
     reads = "columns"
-    promise = "range"
-
-    def min_workers(self, f: int) -> int:
-        return 2 * f + 1
+    guarantee = "range"
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         return Aggregate(order_statistics.trimmed_mean(rows, f), None)

@@ -1,35 +1,34 @@
-"""Zeno: the rows that promise most progress on samples of the server's own."""
+"""Zeno: the rows that are expected to make most progress on samples of the server's own."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import blockwise, matrix
-from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState, trusted_gradient
+from gyroscope._core import registry
+from gyroscope._linalg import blockwise
+from gyroscope.rules._selected_mean import mean_of_best
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, trusted_gradient
 
 
 @dataclasses.dataclass(frozen=True)
 class Zeno(ContextualRule):
-    """The mean of the n-f rows of highest score <g, x> - rho |x|^2, g being the trusted gradient. Any f < n.
+    """The mean of the n-f rows of highest score <g, x> - rho |x|^2, where g is the trusted gradient. Any f < n.
 
-    Guarantee: a majority of honest workers is not needed, one is enough: every row that is taken scores at least as
-    high as the worst honest one, that is, it descends on the server's samples about as well. So the result is as good
-    as those samples are representative. No row longer than |g| / rho scores above zero, wherever it points.
+    Guarantee: one honest worker is enough; the rule needs no honest majority. Every row that is taken scores at least
+    as high as the worst honest one, that is, it descends on the server's samples about as well. So the result is as
+    good as those samples are representative. No row longer than |g| / rho scores above zero, wherever it points.
 
-    Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row that holds a NaN or an infinity
-    has the lowest score. Cost: two passes over the rows, besides the trusted gradient. Weights: 1/(n-f) for the chosen.
+    Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row with a NaN or an infinity has the
+    lowest score. Cost: two passes over the rows, besides the trusted gradient. Weights: 1/(n-f) for the chosen rows.
     Ties go to the lowest row number.
 
-    Who does what: the paper's score is the decrease of the loss itself, F(w) - F(w - lr x) - rho' |x|^2, which takes a
-    loss per worker; this is its first order, as in Zeno++, divided by the learning rate (rho = rho' / lr; the paper's
-    experiments have 0.005).
+    Other implementations: the paper's score is the decrease of the loss itself, F(w) - F(w - lr x) - rho' |x|^2, which
+    costs a loss per worker; this is its first-order approximation, as in Zeno++, divided by the learning rate
+    (rho = rho' / lr; the paper's experiments have 0.005).
     """
 
     rho: float = 0.005
@@ -39,20 +38,12 @@ class Zeno(ContextualRule):
     needs = "n >= f + 1"
     paper = "Xie et al. 2019"
     uses = frozenset({"trusted"})
-    lacks: ClassVar[Mapping[Property, str]] = {"translation": "products and lengths are measured from the origin"}
+    unsupported: ClassVar = {"translation": "products and lengths are measured from the origin"}
 
     def __post_init__(self) -> None:
-        number = isinstance(self.rho, (int, float)) and not isinstance(self.rho, bool)
-        if not number or not 0 < self.rho < math.inf:
-            raise ConfigError(f"Zeno's rho must be a positive, finite number, got {self.rho!r}")
-
-    def min_workers(self, f: int) -> int:
-        return f + 1
+        registry.check_number(self, "rho", "a positive, finite number", lambda rho: rho > 0)
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
-        n = rows.shape[0]
         trusted = trusted_gradient(self, rows, context)
-        scores = blockwise.products(rows, trusted) - self.rho * blockwise.squared_lengths(rows)
-        chosen = scores.nan_to_num(nan=-torch.inf, neginf=-torch.inf).argsort(descending=True, stable=True)[: n - f]
-        weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_fill_(0, chosen, 1 / (n - f))
-        return Aggregate(matrix.mean_of(rows, chosen), weight), {}
+        costs = self.rho * blockwise.squared_lengths(rows) - blockwise.products(rows, trusted)
+        return mean_of_best(rows, costs.nan_to_num(nan=torch.inf, posinf=torch.inf), rows.shape[0] - f), {}

@@ -45,7 +45,7 @@ class NoRule(Rule):
 
     name = "none"
     resilient = False
-    promise = "none"
+    guarantee = "none"
 
     def min_workers(self, f: int) -> int:
         return 1

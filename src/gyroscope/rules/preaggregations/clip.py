@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope._linalg import blockwise
-from gyroscope.rules.base import Property, RuleContext
+from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 
 
 @dataclasses.dataclass(frozen=True)
 class Clip(Preaggregation):
-    """Rows longer than `norm` are shortened to it; the others stay as they are. Any f < n.
+    """Shorten rows longer than `norm` to it; leave the others as they are. Any f < n.
 
-    Guarantee: whatever comes in, what goes on is finite and no longer than `norm`: even with the average behind it, f
-    rows move the result by no more than 2 f norm / n. A row that holds a NaN or an infinity has no direction that could
-    be kept, and becomes zero; a row of 3e38 is shortened as any other. Cost: two passes over the rows. A worker's
-    weight is that of its clipped row.
+    Guarantee: all returned rows are finite and no longer than `norm`, so even with the average behind it, f rows move
+    the result by no more than 2 f norm / n. A row with a NaN or an infinity has no direction to keep and becomes zero;
+    a row of 3e38 is shortened as any other. Cost: two passes over the rows. A worker's weight is that of its clipped
+    row.
 
     Honest rows longer than `norm` are shortened, too: choose it above their usual length, or let `arc` choose. The
     configuration's `clip` is something else: there honest workers clip their own gradients, before momentum; here the
-    server clips what it is sent.
+    server clips the rows that it receives.
     """
 
     norm: float = 1.0
@@ -35,19 +33,16 @@ class Clip(Preaggregation):
     name = "clip"
     summary = "rows longer than `norm` are shortened to it"
     needs = "n >= f + 1"
-    paper = "-"
-    cures = True
-    lacks: ClassVar[Mapping[Property, str]] = {
+    returns_finite = True
+    unsupported: ClassVar = {
         "translation": "lengths are measured from the origin",
         "scale": "the norm is an absolute length",
-        "mean at f = 0": "long rows are shortened whatever f is",
+        "mean at f = 0": "long rows are shortened for any f",
         "ties": "equal rows may all be too long",
     }
 
     def __post_init__(self) -> None:
-        number = isinstance(self.norm, (int, float)) and not isinstance(self.norm, bool)
-        if not number or not 0 < self.norm < math.inf:
-            raise ConfigError(f"Clip's norm must be a positive, finite number, got {self.norm!r}")
+        registry.check_number(self, "norm", "a positive, finite number", lambda norm: norm > 0)
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         lengths = blockwise.squared_lengths(rows).sqrt_()
@@ -56,6 +51,6 @@ class Clip(Preaggregation):
 
 
 def shortened(rows: Tensor, lengths: Tensor, limit: Tensor) -> Tensor:
-    """The rows, none longer than the limit; zeros where a row's length is infinite."""
+    """Return the rows, none longer than the limit; zeros for a row of infinite length."""
     factors = torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths))
     return blockwise.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))

@@ -1,12 +1,12 @@
-"""The subset of rows whose scatter has the smallest top eigenvalue, found without looking at every subset.
+"""Find the subset of rows whose scatter has the smallest top eigenvalue, by branch and bound, for SMEA.
 
 The scatter of some rows is the sum of the squares (outer products) of their deviations from their mean. A further row
-only adds to it, so its top eigenvalue never falls as rows join: what the rows chosen so far have is a lower bound for
-every subset that contains them. Branches whose bound is above the best subset known are cut off.
+only adds to it, so its top eigenvalue never falls as rows join: that of the rows chosen so far is a lower bound for
+every subset that contains them. The search cuts off branches whose bound is above the best subset known.
 
-The bound need not be the eigenvalue itself: any vector's Rayleigh quotient lies below it. A vector is carried from
-each partial subset to the next and improved by one step of the power method as a row joins, for thousands of partial
-subsets in one matrix product. Only the few complete subsets that survive have their eigenvalue computed.
+The bound need not be the eigenvalue itself: any vector's Rayleigh quotient is below it. The search carries a vector
+from each partial subset to the next and improves it by one step of the power method as a row joins, for thousands of
+partial subsets in one matrix product. It computes the eigenvalues only of the few complete subsets that survive.
 """
 
 from __future__ import annotations
@@ -16,22 +16,29 @@ import dataclasses
 import numpy as np
 
 from gyroscope._core.errors import InfeasibleError
-from gyroscope.rules.spectral import Array, centred
+from gyroscope.rules._spectral import Array, centred
 
 _TIE = 1e-10
-"""Eigenvalues that differ by less than this, relatively, are equal: their rounding errors are larger than 0."""
-_CHUNK = 4096
-"""Partial subsets that are looked at together."""
+"""Eigenvalues with a smaller relative difference are equal: they have rounding errors."""
+_BATCH = 4096
+"""Partial subsets per batch."""
 _STEPS = 12
-"""At most so many steps of the power method for a complete subset before its eigenvalue is computed."""
+"""The most steps of the power method for a complete subset before its eigenvalue is computed."""
 
 
 def smallest_scatter(table: Array, size: int, limit: int) -> Array:
-    """The numbers, in order, of the `size` rows whose scatter has the smallest top eigenvalue.
+    """Return the numbers, in order, of the `size` rows whose scatter has the smallest top eigenvalue.
 
-    table: the squared distances between all rows, infinite where a row is not to be chosen. Of equal subsets the one
-    with the lowest row numbers is taken. If no subset has finite distances only, the lowest rows are the answer.
-    limit: an error tells that the search is hopeless when it has looked at more partial subsets.
+    Of equal subsets the one with the lowest row numbers is returned, and the lowest rows if every subset has an
+    infinite distance.
+
+    Args:
+        table: The squared distances between all rows, infinite for a row that must not be chosen.
+        size: How many rows to choose.
+        limit: How many partial subsets the search may look at.
+
+    Raises:
+        InfeasibleError: The search has reached its limit.
     """
     first = _nearest(table, size)
     if first is None:
@@ -42,7 +49,7 @@ def smallest_scatter(table: Array, size: int, limit: int) -> Array:
 
 
 def _nearest(table: Array, size: int) -> Array | None:
-    """A good subset to begin with, the best of those that are a row and its nearest ones; None if all are infinite."""
+    """Return the best of the subsets that are a row and its nearest ones, to begin with; None if all are infinite."""
     candidates = np.sort(np.argsort(table, axis=1, kind="stable")[:, :size], axis=1)
     candidates = candidates[np.isfinite(_blocks(table, candidates)).all(axis=(1, 2))]
     if len(candidates) == 0:
@@ -52,14 +59,15 @@ def _nearest(table: Array, size: int) -> Array | None:
 
 
 def _blocks(table: Array, subsets: Array) -> Array:
-    """(m, k, k): the part of the table that belongs to each of (m, k) subsets."""
+    """Return (m, k, k): the part of the table that belongs to each of (m, k) subsets."""
     return table[subsets[:, :, None], subsets[:, None, :]]
 
 
 def _eigenvalues(table: Array, subsets: Array) -> Array:
-    """(m,): the top eigenvalue of the scatter of each of (m, k) subsets."""
+    """Return (m,): the top eigenvalue of the scatter of each of (m, k) subsets."""
     blocks, size = _blocks(table, subsets), subsets.shape[1]
-    _, exponents = np.frexp(blocks.max(axis=(1, 2)))  # by a power of two: no digit changes, and nothing overflows
+    # Scaling by a power of two changes no digit, and nothing overflows.
+    _, exponents = np.frexp(blocks.max(axis=(1, 2)))
     products = centred(np.ldexp(blocks, -exponents[:, None, None]), np.full(size, 1 / size))
     values: Array = np.ldexp(np.linalg.eigvalsh(products)[:, -1].clip(min=0), exponents)
     return values
@@ -67,34 +75,31 @@ def _eigenvalues(table: Array, subsets: Array) -> Array:
 
 @dataclasses.dataclass
 class _Nodes:
-    """Partial subsets, one per row of each array. Those of one chunk have decided on the same rows."""
+    """Partial subsets, one per row of each array. Those of one batch have decided on the same rows."""
 
     chosen: Array
     """(m, n) of bool."""
     refused: Array
     """(m, n) of bool: never to be chosen below this node."""
     images: Array
-    """(m, n): the products of the vector carried along with the table's rows, for all rows."""
+    """(m, n): the products of the carried vector with all rows of the table."""
     bounds: Array
-    """(m,): what no subset below the node can be better than."""
+    """(m,): a lower bound for every subset below the node."""
 
     def __len__(self) -> int:
         return len(self.bounds)
 
     def __getitem__(self, which: Array | slice) -> _Nodes:
-        return _Nodes(self.chosen[which], self.refused[which], self.images[which], self.bounds[which])
+        return _Nodes(*(array[which] for array in vars(self).values()))
 
     @staticmethod
     def together(first: _Nodes, second: _Nodes) -> _Nodes:
-        parts = [np.concatenate(pair) for pair in zip(first.arrays(), second.arrays(), strict=True)]
-        return _Nodes(*parts)
-
-    def arrays(self) -> tuple[Array, Array, Array, Array]:
-        return self.chosen, self.refused, self.images, self.bounds
+        pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+        return _Nodes(*(np.concatenate(pair) for pair in pairs))
 
 
 class _Search:
-    """Branch and bound. A row is chosen or refused after the other, those that lie far out first."""
+    """Branch and bound. The search chooses or refuses one row after the other, those far out first."""
 
     def __init__(self, table: Array, first: Array) -> None:
         n = len(table)
@@ -104,16 +109,15 @@ class _Search:
         equal = np.full(self.size, 1 / self.size)
         values = np.linalg.eigvalsh(centred(table[np.ix_(first, first)], equal))
         self.best = float(values[-1].clip(min=0))
-        # A step of the power method turns to the top the faster, the smaller the other eigenvalues are beside the
-        # largest: what all have in common is taken away. (The smallest of all is 0, for the sum of deviations is.)
+        # The power method converges faster if the other eigenvalues are smaller beside the largest, so their common
+        # part is subtracted. (The smallest of all is 0, because the sum of the deviations is.)
         self.shift = float(values[1].clip(min=0)) if self.size > 1 else 0.0
         self.found: list[tuple[float, tuple[int, ...]]] = [(self.best, tuple(first.tolist()))]
-        # Two rows alone have the scatter D/2. So rows that are farther apart than this are never both chosen, and the
-        # distance between them, which may be infinite, is not needed.
+        # Two rows alone have the scatter D/2. So rows that are farther apart than the limit are never both chosen, and
+        # the distance between them, which may be infinite, is not needed.
         self.apart = table / 2 > self.limit
         self.table = np.where(self.apart, 0.0, table)
-        # Copies are the same to everyone. Of those the lowest row numbers are chosen: one that is refused takes the
-        # later ones with it.
+        # Of equal rows the search chooses the lowest numbers: a refused row takes the later copies with it.
         self.copies = np.triu(table == 0, k=1)
         original = (table == 0).argmax(axis=1)
         far = np.where(self.apart, 2 * self.limit, table).sum(axis=1)[original]
@@ -121,7 +125,7 @@ class _Search:
 
     @property
     def limit(self) -> float:
-        """Subsets with a larger eigenvalue are of no interest."""
+        """The largest eigenvalue that a subset may have to be as good as the best."""
         return self.best * (1 + _TIE)
 
     def run(self, limit: int) -> Array:
@@ -131,14 +135,14 @@ class _Search:
         while stack:
             depth, nodes = stack.pop()
             nodes = nodes[nodes.bounds <= self.limit]
-            if len(nodes) > _CHUNK:
-                stack += [(depth, nodes[_CHUNK:]), (depth, nodes[:_CHUNK])]
+            if len(nodes) > _BATCH:
+                stack += [(depth, nodes[_BATCH:]), (depth, nodes[:_BATCH])]
                 continue
             seen += len(nodes)
             full = nodes.refused.sum(axis=1) == self.spare
             complete = _Nodes.together(complete, nodes[full])
             nodes = nodes[~full]
-            if len(complete) > _CHUNK // 8 or (len(nodes) == 0 and not stack):
+            if len(complete) > _BATCH // 8 or (len(nodes) == 0 and not stack):
                 self._finish(complete)
                 complete = complete[:0]
             if seen > limit:
@@ -153,7 +157,7 @@ class _Search:
         return np.array(min(equal))
 
     def _branch(self, nodes: _Nodes, row: int) -> _Nodes:
-        """The nodes below, at which it has been decided whether the row is chosen."""
+        """Return the nodes below, in which the row is chosen or refused."""
         free = ~nodes.refused[:, row]
         having = nodes[free]
         refused = nodes.refused.copy()
@@ -164,17 +168,17 @@ class _Search:
         having.chosen[:, row] = True
         complete = having.chosen.sum(axis=1) == self.size
         having.refused[complete] = ~having.chosen[complete]
-        # Who refuses more rows than can be spared leads to no subset.
+        # A node that refuses more rows than can be spared leads to no subset.
         having = having[having.refused.sum(axis=1) <= self.spare]
         without = without[without.refused.sum(axis=1) <= self.spare]
         return _Nodes.together(without, self._improve(having, row))
 
     def _improve(self, nodes: _Nodes, row: int | None = None) -> _Nodes:
-        """One step of the power method among the chosen rows; `row` is the one that has just joined."""
+        """Make one step of the power method among the chosen rows; `row` is the one that has just joined."""
         mask = nodes.chosen
         count = mask.sum(axis=1, keepdims=True)
         vectors = np.where(mask, nodes.images, 0.0)
-        if row is not None:  # a vector that has vanished starts anew from the row that has joined
+        if row is not None:  # a vector that has vanished starts again from the row that has joined
             vectors[~vectors.any(axis=1), row] = 1.0
         vectors -= mask * (vectors.sum(axis=1, keepdims=True) / count)
         squares = np.einsum("ij,ij->i", vectors, vectors)
@@ -186,7 +190,7 @@ class _Search:
         return dataclasses.replace(nodes, images=images, bounds=np.maximum(nodes.bounds, quotients))
 
     def _finish(self, nodes: _Nodes) -> None:
-        """Look at subsets that are complete: all that is not refused is chosen."""
+        """Compute the eigenvalues of complete subsets: those in which every row that is not refused is chosen."""
         chosen = ~nodes.refused
         clashes = chosen.astype(np.float64) @ self.apart.astype(np.float64) * chosen
         nodes = dataclasses.replace(nodes, chosen=chosen)[~np.asarray(clashes.any(axis=1))]
@@ -196,7 +200,7 @@ class _Search:
             nodes = self._improve(nodes)
             nodes = nodes[nodes.bounds <= self.limit]
         nodes = nodes[np.argsort(nodes.bounds, kind="stable")]
-        while len(nodes) > 0:  # the most promising first: they lower the limit for the others
+        while len(nodes) > 0:  # lowest bounds first: they lower the limit for the others
             some, nodes = nodes[:16], nodes[16:]
             subsets = some.chosen.nonzero()[1].reshape(len(some), self.size)
             for value, subset in zip(_eigenvalues(self.table, subsets).tolist(), subsets.tolist(), strict=True):

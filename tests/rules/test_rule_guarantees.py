@@ -1,4 +1,4 @@
-"""What a rule promises when at most f rows hold anything at all: NaN, inf, 3e38, copies of others, agreed lies."""
+"""What a rule guarantees if at most f rows hold arbitrary values: NaN, inf, 3e38, copies of others, agreed rows."""
 
 from __future__ import annotations
 
@@ -16,52 +16,52 @@ by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])
 
 
-def assert_keeps_promise(rule: Rule, problem: Problem, vector: Tensor) -> None:
-    """The vector is where the rule promises it to be, whoever of at most f workers lied."""
+def assert_guarantee(rule: Rule, problem: Problem, vector: Tensor) -> None:
+    """Assert that the vector is where the rule guarantees it to be, whichever rows are bad."""
     assert vector.isfinite().all()
     result, honest = vector.double(), problem.honest.double()
-    reach, rounding = rule.reach(problem.n, problem.f), problem.tolerance(rule)
-    if rule.promise == "range":
+    factor, rounding = rule.bound_factor(problem.n, problem.f), problem.tolerance(rule)
+    if rule.guarantee == "range":
         low, high = honest.amin(dim=0), honest.amax(dim=0)
-        widened = reach * (high - low) + rounding
+        widened = factor * (high - low) + rounding
         assert (result >= low - widened).all() and (result <= high + widened).all()
-    elif rule.promise == "distance":
+    elif rule.guarantee == "distance":
         center = honest.mean(dim=0)
         farthest = (honest - center).norm(dim=1).max()
-        assert (result - center).norm() <= reach * farthest + rounding * len(result) ** 0.5
-    elif rule.promise == "norm":
-        assert result.norm() <= reach * honest.norm(dim=1).max() + rounding * len(result) ** 0.5
+        assert (result - center).norm() <= factor * farthest + rounding * len(result) ** 0.5
+    elif rule.guarantee == "norm":
+        assert result.norm() <= factor * honest.norm(dim=1).max() + rounding * len(result) ** 0.5
 
 
 @by_name
-def test_who_promises_nothing_says_so(name: str) -> None:
+def test_a_rule_has_a_bound_factor_if_its_guarantee_needs_one(name: str) -> None:
     kind = RULES[name]
-    assert kind.resilient == (kind.promise != "none")
+    assert kind.resilient == (kind.guarantee != "none")
     rule = kind()
-    reaches = [rule.reach(rule.min_workers(f) + extra, f) for f in range(6) for extra in range(6)]
-    if kind.promise in ("finite", "none"):
-        assert set(reaches) == {0.0}, "a reach, but no promise that it is part of"
+    factors = [rule.bound_factor(rule.min_workers(f) + extra, f) for f in range(6) for extra in range(6)]
+    if kind.guarantee in ("finite", "none"):
+        assert set(factors) == {0.0}, "a factor, but no guarantee that uses it"
     else:
-        assert all(0 <= reach < float("inf") for reach in reaches)
-        assert kind.promise == "range" or min(reaches[6:]) > 0  # with f = 0 it may be nowhere but at the mean
+        assert all(0 <= factor < float("inf") for factor in factors)
+        assert kind.guarantee == "range" or min(factors[6:]) > 0  # with f = 0 the result may be exactly the mean
 
 
 @by_resilient_spec
 @given(data=st.data())
 @settings(max_examples=30)
-def test_keeps_its_promise_whatever_f_rows_hold(spec: str, data: st.DataObject) -> None:
+def test_keeps_its_guarantee_whatever_f_rows_hold(spec: str, data: st.DataObject) -> None:
     rule = parse(spec)
     problem = data.draw(problems(rule, bad=BAD))
-    assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+    assert_guarantee(rule, problem, problem.apply(rule).vector)
 
 
 @by_resilient_spec
 @given(data=st.data())
 @settings(max_examples=60)
-def test_keeps_its_promise_against_f_who_collude(spec: str, data: st.DataObject) -> None:
+def test_keeps_its_guarantee_against_f_colluding_rows(spec: str, data: st.DataObject) -> None:
     rule = parse(spec)
     problem = data.draw(collusions(rule))
-    assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+    assert_guarantee(rule, problem, problem.apply(rule).vector)
 
 
 @by_resilient_spec
@@ -77,7 +77,7 @@ def test_f_rows_of_one_bad_value_are_survived(spec: str, dtype: torch.dtype, val
         bad = suspects[:f] if first else suspects[-f:]
         rows[bad] = value
         problem = Problem(rows, f, tuple(bad))
-        assert_keeps_promise(rule, problem, problem.apply(rule).vector)
+        assert_guarantee(rule, problem, problem.apply(rule).vector)
 
 
 @by_resilient_spec

@@ -1,32 +1,32 @@
-"""The point with the smallest sum of distances to given points, in a few dimensions, until its certificate holds.
+"""Find the point with the smallest sum of distances to given points, in a few dimensions, with a certificate.
 
-At a point z away from all others the sum's gradient is minus the sum of the unit vectors from z towards them. z is the
-geometric median if that is zero, or if z is one of the points (k copies of it) and the sum over the others is at most k
-long (Kuhn's condition). With points within a small radius of z counting as copies, both are one condition on the
-`excess`: the length of the sum over the points outside the radius, less the number of those inside, per point.
+At a point z that is none of the given ones, the sum's gradient is minus the sum of the unit vectors from z towards
+them. z is the geometric median if that is zero, or if z is one of the points (k copies of it) and the sum over the
+others is at most k long (Kuhn's condition). If points within a small radius of z count as copies, both are one
+condition on the `excess`: the length of the sum over the points outside the radius, less the number of those inside,
+divided by the number of points.
 
 If the excess is at most e and the radius is r, no point has a smaller sum of n distances than z by more than
-n (2 r + e D), where D is z's distance from the best point: towards each point outside a unit vector is a subgradient
-there, and towards each one inside any shorter vector is one to within 2 r.
+n (2 r + e D), where D is z's distance from the best point: towards each point outside, a unit vector is a subgradient,
+and towards each one inside, any shorter vector is one to within 2 r.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from gyroscope.rules._spectral import Array
 
 TARGET = 1e-10
-"""The excess at which one can stop, however large the tolerance: steps converge fast, and the rest is nearly free."""
+"""The excess at which the search stops, however large the tolerance: it converges fast, so the rest is nearly free."""
 _STEPS = 1000
 
 
 def geometric_median(points: Array, radius: float, target: float = TARGET) -> tuple[Array, float]:
-    """Each point's weight in the geometric median, which is their weighted mean; and the excess that is left there.
+    """Return each point's weight in the geometric median, which is their weighted mean, and the excess there.
 
-    Half of the points or more should be around zero: the search begins there, and ends where the excess is at most the
-    target, or where rounding or the number of steps ends it: the excess that is returned tells.
+    Half of the points or more should be around zero, where the search begins. It ends if the excess is at most the
+    target, or if rounding or the number of steps ends it: then the returned excess is larger.
     """
     best, excess = _among_the_points(points, radius, target)
     if excess <= target:
@@ -36,7 +36,7 @@ def geometric_median(points: Array, radius: float, target: float = TARGET) -> tu
 
 
 def excess_at(points: Array, place: Array, radius: float) -> float:
-    """How far a place is from being the geometric median: 0 if it is, about 1 far away."""
+    """Return how far a place is from being the geometric median: 0 if it is, about 1 far away."""
     offsets = points - place
     lengths = _lengths(offsets)
     outside = lengths > radius
@@ -45,7 +45,7 @@ def excess_at(points: Array, place: Array, radius: float) -> float:
 
 
 def _among_the_points(points: Array, radius: float, target: float) -> tuple[Array, float]:
-    """The weights of the best of the points. Several that are optimal (two middle values on a line) share alike."""
+    """Return the weights of the best of the points; optimal ones (two middle values on a line) share equally."""
     excesses = np.array([excess_at(points, point, radius) for point in points])
     least = max(target, float(excesses.min()))
     chosen = (excesses <= least).astype(np.float64)
@@ -53,10 +53,10 @@ def _among_the_points(points: Array, radius: float, target: float) -> tuple[Arra
 
 
 def _by_steps(points: Array, radius: float, target: float) -> tuple[Array, float]:
-    """Newton's steps where they lower the sum, else Weiszfeld's, which always do.
+    """Take Newton's steps if they lower the sum, else Weiszfeld's, which always do.
 
-    Within the radius a distance is smoothed to a parabola, so that there is a direction and a curvature everywhere. Far
-    points have a say, but no size: nothing is computed as the difference of two sums of distances.
+    Within the radius a parabola replaces the distance, so that there is a direction and a curvature everywhere. No
+    difference of two sums of distances is taken, in which far points would cost digits.
     """
     place = _mean(points, 1 / np.maximum(_lengths(points), radius))
     for _ in range(_STEPS):
@@ -75,10 +75,7 @@ def _by_steps(points: Array, radius: float, target: float) -> tuple[Array, float
 
 
 def _newton(offsets: Array, radius: float) -> Array | None:
-    """The step to the minimum of the quadratic function that touches the sum of distances here, or a part of it.
-
-    None if that does not lower the sum as it should.
-    """
+    """Return Newton's step for the sum of distances, or a part of it; None if that does not lower the sum enough."""
     lengths = _lengths(offsets)
     inverse = 1 / np.maximum(lengths, radius)
     units = offsets * inverse[:, None]
@@ -95,7 +92,7 @@ def _newton(offsets: Array, radius: float) -> Array | None:
 
 
 def _change(offsets: Array, lengths: Array, step: Array, radius: float) -> float:
-    """By how much the step changes the smoothed sum of distances."""
+    """Return by how much the step changes the smoothed sum of distances."""
     after = _lengths(offsets - step)
     outside = (after > radius) & (lengths > radius)
     # |a - s| - |a| without the cancellation
@@ -105,7 +102,7 @@ def _change(offsets: Array, lengths: Array, step: Array, radius: float) -> float
 
 
 def _smoothed(lengths: Array, radius: float) -> Array:
-    """A distance, or within the radius the parabola that touches it there."""
+    """Return a distance, or within the radius the parabola that touches it there."""
     smoothed: Array = np.where(lengths > radius, lengths, (lengths * lengths / radius + radius) / 2)
     return smoothed
 
@@ -116,7 +113,7 @@ def _mean(points: Array, weight: Array) -> Array:
 
 
 def _lengths(vectors: Array) -> Array:
-    """Norms of which no square overflows."""
+    """Return norms without an overflow of their squares."""
     largest = np.abs(vectors).max(axis=1)
     scale = np.where(largest > 0, largest, 1.0)
     lengths: Array = scale * np.sqrt(np.square(vectors / scale[:, None]).sum(axis=1))

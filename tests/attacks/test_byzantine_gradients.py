@@ -1,4 +1,4 @@
-"""What the Byzantine workers would send if they followed the protocol: computed on demand, and nobody else notices."""
+"""What the Byzantine workers would send if they followed the protocol: computed on demand, without side effects."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def momentum_of() -> momentum.WorkerMomentum:
 
 
 def gradient(of: SimulatedWorkers, worker: int, step: int, flipped: bool) -> Tensor:
-    """By a plain backward pass, at this worker's batch."""
+    """Compute the gradient by a plain backward pass, at this worker's batch."""
     inputs, targets = of.batches(step, range(worker, worker + 1))
     of.model.zero_grad()
     with torch.enable_grad():
@@ -80,7 +80,7 @@ def test_asking_twice_accumulates_once_and_what_is_given_may_be_changed() -> Non
     assert torch.allclose(own.at(1)(False), 0.9 * kept + sampled, atol=1e-6)
 
 
-def test_they_leave_batch_norm_and_everybodys_randomness_alone() -> None:
+def test_they_change_neither_batch_norm_nor_any_random_stream() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(8, 10), nn.BatchNorm1d(10), nn.Dropout(0.5), nn.LogSoftmax(dim=1))
     honest = workers(model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -101,7 +101,7 @@ def test_labels_are_flipped_within_the_classes_of_the_task() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Curious(attacks.Attack):
-    """Sends zeros, and looks at its own rows every time."""
+    """Sends zeros, and computes its own gradients every time."""
 
     seen: ClassVar[list[Tensor]] = []
 
@@ -123,7 +123,7 @@ def config(attack: str, **changes: object) -> gy.Config:
 
 
 @pytest.mark.parametrize("place", ["workers", "server"])
-def test_looking_at_them_changes_nothing_of_the_run(place: str) -> None:
+def test_computing_them_changes_nothing_of_the_run(place: str) -> None:
     looked, blind = (gy.train(config(attack, momentum=place)) for attack in (f"{HERE}:Curious", "zero"))
     assert looked.tables == blind.tables
 
@@ -158,7 +158,7 @@ def test_flipped_labels_harm_the_average_more_than_honest_work_does() -> None:
         "alternate:attack=(stale:delay=2),period=2",
     ],
 )
-def test_an_attack_with_notes_resumes_to_the_same_bits(attack: str, place: str, tmp_path: Path) -> None:
+def test_an_attack_with_state_resumes_to_the_same_bits(attack: str, place: str, tmp_path: Path) -> None:
     wanted = gy.train(config(attack, momentum=place), out=tmp_path / "whole")
     calls = iter(range(100))
     gy.train(config(attack, momentum=place), out=tmp_path / "cut", stop=lambda: next(calls) == 4)

@@ -1,4 +1,4 @@
-"""Rules that remember, and rules that look at a trusted gradient: several rounds against the oracles, and by hand."""
+"""Rules with state, and rules with a trusted gradient: several rounds against the oracles, and by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks import AttackContext, Little
+from gyroscope.attacks import Little
 from gyroscope.rules import CenteredClipping, FLTrust, Rule, RuleContext, RuleState, SafeGuard, Zeno, parse
 
 nan, inf = math.nan, math.inf
@@ -22,17 +22,17 @@ BAD = [nan, inf, -inf, 3e38]
 
 def rounds(rule: Rule, every: list[Tensor], f: int) -> list[Tensor]:
     """The rule's vector in each round."""
-    memory: RuleState = {}
+    state: RuleState = {}
     vectors = []
     for step, rows in enumerate(every):
-        (vector, _), memory = rule.step(rows, f, RuleContext(step, 0, memory))
+        (vector, _), state = rule.step(rows, f, RuleContext(step, 0, state))
         vectors.append(vector)
     return vectors
 
 
 @st.composite
 def histories(draw: st.DrawFn, count: int = 6) -> tuple[list[Tensor], int]:
-    """Rows of some rounds around a mean that moves, up to f of them bad in each."""
+    """Draw the rows of some rounds around a mean that moves, up to f of them bad in each."""
     f = draw(st.integers(0, 2))
     n, d = 2 * f + 1 + draw(st.integers(0, 4)), draw(st.sampled_from([1, 3, 20]))
     every = []
@@ -72,12 +72,12 @@ def test_centered_clipping_by_hand() -> None:
 @pytest.mark.parametrize("bad", BAD, ids=str)
 def test_f_rows_move_centered_clipping_by_f_over_n_of_the_radius(bad: float) -> None:
     honest = 3 + normal(9, 6, seed=3)
-    memory = {"centre": honest.mean(dim=0)}
+    state = {"centre": honest.mean(dim=0)}
     rule = CenteredClipping(tau=2.0)
-    clean = rule(honest, 2, RuleContext(state=memory)).vector
+    clean = rule(honest, 2, RuleContext(state=state)).vector
     rows = honest.clone()
     rows[:2] = bad
-    assert (rule(rows, 2, RuleContext(state=memory)).vector - clean).norm() <= 2 * 2 * 2.0 / 9 + 1e-12
+    assert (rule(rows, 2, RuleContext(state=state)).vector - clean).norm() <= 2 * 2 * 2.0 / 9 + 1e-12
 
 
 def test_centered_clipping_from_zero_takes_rounds_to_arrive_and_from_the_median_none() -> None:
@@ -115,24 +115,23 @@ def test_safeguard_follows_the_sums(spec: str, history: tuple[list[Tensor], int]
     assert isinstance(rule, SafeGuard)
     every, f = history
     guard = context_oracles.Guard(rule.short, rule.long, rule.factor)
-    memory: RuleState = {}
+    state: RuleState = {}
     for step, rows in enumerate(every):
-        (vector, weight), memory = rule.step(rows, f, RuleContext(step, 0, memory))
+        (vector, weight), state = rule.step(rows, f, RuleContext(step, 0, state))
         expected, kept = guard.play(rows.tolist())
         assert weight is not None
         assert set(weight.nonzero().flatten().tolist()) == kept
         assert vector.tolist() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def test_safeguard_sees_a_small_and_steady_lie_that_one_round_does_not_show() -> None:
+def test_safeguard_detects_a_small_and_steady_deviation_that_one_round_does_not_show() -> None:
     rule = SafeGuard(short=40, long=400)
-    memory: RuleState = {}
+    state: RuleState = {}
     shares = []
     for step in range(40):
         rows = normal(9, 200, seed=step)
-        view = AttackContext(rule=rule, declared_f=2, generator=torch.Generator())
-        rows[7:] = Little(factor=0.7)(rows[:7], 2, view)
-        (_, weight), memory = rule.step(rows, 2, RuleContext(step, 0, memory))
+        rows[7:] = Little(factor=0.7)(rows[:7], 2)
+        (_, weight), state = rule.step(rows, 2, RuleContext(step, 0, state))
         assert weight is not None
         shares.append(float(weight[7:].sum()))
         assert (weight[:7] > 0).all(), "an honest worker was left out"
@@ -141,7 +140,7 @@ def test_safeguard_sees_a_small_and_steady_lie_that_one_round_does_not_show() ->
 
 def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once() -> None:
     rule = SafeGuard(short=2, long=4)
-    memory: RuleState = {}
+    state: RuleState = {}
     taken = []
     for step in range(9):
         rows = normal(7, 50, seed=step)
@@ -149,7 +148,7 @@ def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once
             rows[6] = 3e38
         if step in (1, 2):
             rows[5] = nan
-        (_, weight), memory = rule.step(rows, 3, RuleContext(step, 0, memory))
+        (_, weight), state = rule.step(rows, 3, RuleContext(step, 0, state))
         assert weight is not None
         taken.append([float(weight[6]) > 0, float(weight[5]) > 0])
     assert [seventh for seventh, _ in taken] == [False] * 4 + [True] * 5
@@ -158,8 +157,8 @@ def test_safeguard_forgives_at_the_end_of_the_long_window_and_an_absence_at_once
 
 @pytest.mark.parametrize(
     ("parameters", "says"),
-    [({"short": 0}, "short must be"), ({"long": 1.5}, "long must be"), ({"factor": 0.5}, "factor must be"),
-     ({"factor": nan}, "factor must be"), ({"short": True}, "short must be")],
+    [({"short": 0}, "the short of"), ({"long": 1.5}, "the long of"), ({"factor": 0.5}, "the factor of"),
+     ({"factor": nan}, "the factor of"), ({"short": True}, "the short of")],
 )  # fmt: skip
 def test_safeguard_refuses_wrong_parameters(parameters: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
@@ -230,5 +229,5 @@ def test_without_a_trusted_gradient_the_error_names_the_remedy(rule: Rule) -> No
 
 @pytest.mark.parametrize("rho", [0.0, -1.0, nan, inf, "x", True], ids=repr)
 def test_zeno_refuses_a_wrong_rho(rho: object) -> None:
-    with pytest.raises(ConfigError, match="rho must be a positive"):
+    with pytest.raises(ConfigError, match="the rho of 'zeno' must be a positive"):
         Zeno(rho=rho)  # type: ignore[arg-type]

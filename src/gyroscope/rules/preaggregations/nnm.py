@@ -1,4 +1,4 @@
-"""Nearest-neighbour mixing: each row is replaced by the mean of its nearest rows."""
+"""Nearest-neighbour mixing: replace each row by the mean of its nearest rows."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gyroscope.rules.composition import Preaggregation, Prepared
 
 
 @dataclasses.dataclass(frozen=True)
-class Nnm(Preaggregation):
-    """Each row becomes the mean of its n-f nearest rows, itself included. Needs n >= 2f + 1.
+class NNM(Preaggregation):
+    """Replace each row by the mean of its n-f nearest rows, itself included. Needs n >= 2f + 1.
 
-    Guarantee (Allouah et al. 2023): the mixed honest rows lie closer together, and with most rules behind it the error
-    is of the best order possible, f/n times the honest variance; it matters most where workers' data differ. With n-f
-    of n rows in every mean, a Byzantine row moves each honest one by at most f/(n-f) of its own distance.
+    Guarantee (Allouah et al. 2023): the mixed honest rows are closer together, and with most rules behind it the error
+    is of the best order possible, f/n times the honest variance; it matters most if workers' data differ. With n-f of n
+    rows in every mean, a Byzantine row moves each honest one by at most f/(n-f) of its own distance.
 
-    A row that holds a NaN or an infinity is infinitely far from all others: it is in nobody's mean, and itself stays
-    what it is, for the rule to leave out. (So a row with fewer than n-f rows at a finite distance, which takes more
-    than f bad ones, is the mean of those that there are.) Ties go to the lowest row number. Rows with the same nearest
-    rows become equal, so rules that choose rows have ties more often behind it, between groups of equal ones, too.
+    A row with a NaN or an infinity is infinitely far from all others: no other row's mean includes it, and it stays as
+    it is, for the rule to leave out. (A row with fewer than n-f rows at a finite distance, which takes more than f bad
+    ones, becomes the mean of those.) Ties go to the lowest row number. Rows with the same nearest rows become equal, so
+    rules that choose rows have ties more often behind it, also between groups of equal rows.
 
     Cost: n(n-1)/2 distances and a product of an (n, n) matrix with the rows, O(n^2 d) both. Linear: the rule's weights
-    are carried back to the workers. Reads distances.
+    are carried back to the workers.
     """
 
     name = "nnm"
@@ -43,13 +43,13 @@ class Nnm(Preaggregation):
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
         n = rows.shape[0]
-        # Itself comes first, also where others lie at distance zero.
+        # Each row is its own first neighbour, also if others are at distance zero.
         nearest = (table - torch.eye(n, dtype=table.dtype, device=table.device)).argsort(dim=1, stable=True)
         reached = table.isfinite().to(torch.float64)
         chosen = torch.zeros_like(reached).scatter_(1, nearest[:, : n - f], 1.0) * reached
         count = chosen.sum(dim=1)
         alone = (reached.sum(dim=1) == 1).unsqueeze(1)
-        # Who is alone keeps the row as it is; to the product it is a row of zeros, of which nobody takes a part.
+        # A row without finite distances stays as it is; its line of the product is zero, and no other line includes it.
         mixed = blockwise.combined(rows, chosen.masked_fill(alone, 0.0), count)
         torch.where(alone, rows, mixed, out=mixed)
         return Prepared(mixed, chosen / count.unsqueeze(1))

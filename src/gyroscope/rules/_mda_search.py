@@ -1,22 +1,22 @@
-"""The subset of a given size with the smallest diameter, exactly.
+"""Find the subset of a given size with the smallest diameter, exactly, for MDA.
 
 Whether rows can be left out so that no two of the others are farther apart than r is a question about a graph: join
 the pairs that are too far apart, and look for at most f rows that touch every edge, a vertex cover. While some row has
 three or more edges, either it is left out or all its partners are; f allows few such choices, and simple bounds end
 most of them early. So the search takes about 1.47^f steps at worst, where trying all subsets takes n over f.
 
-Sets of rows are integers, one bit per row.
+A set of rows is an integer with one bit per row.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-Table = Sequence[Sequence[float]]
+Distances = Sequence[Sequence[float]]
 
 
-def smallest_diameter(table: Table, size: int) -> list[int]:
-    """The rows of the subset; of several with the same diameter, the lexicographically smallest."""
+def smallest_diameter(table: Distances, size: int) -> list[int]:
+    """Return the rows of the subset; of several with the same diameter, the lexicographically smallest."""
     n = len(table)
     diameter = _diameter(table, size)
     far = _far(table, diameter)
@@ -30,7 +30,7 @@ def smallest_diameter(table: Table, size: int) -> list[int]:
             continue
         left &= ~(1 << row)
         partners = far[row] & left
-        # Taken if all that are too far from it can be left out, and then still enough can be found among the others.
+        # Take the row if all rows too far from it can be left out, with enough others to choose from.
         if _coverable(far, left & ~partners, spare - partners.bit_count()):
             chosen.append(row)
             left &= ~partners
@@ -40,12 +40,12 @@ def smallest_diameter(table: Table, size: int) -> list[int]:
     return chosen
 
 
-def _diameter(table: Table, size: int) -> float:
-    """The smallest r for which some `size` rows are within r of each other: a binary search over the distances."""
+def _diameter(table: Distances, size: int) -> float:
+    """Return the smallest r for which some `size` rows are within r of each other, by a binary search."""
     n = len(table)
     everyone, spare = (1 << n) - 1, n - size
     nearest = [sorted(range(n), key=table[row].__getitem__)[:size] for row in range(n)]
-    # Each row of the subset has size - 1 others within the diameter; and around some row we can see how far one gets.
+    # Each row of the subset has size - 1 others within the diameter. Any row with its nearest ones is an upper bound.
     low = sorted(table[row][members[-1]] for row, members in enumerate(nearest))[size - 1]
     high = min(max(table[i][j] for i in members for j in members) for members in nearest)
     candidates = sorted({value for line in table for value in line if low <= value <= high})
@@ -59,30 +59,30 @@ def _diameter(table: Table, size: int) -> float:
     return candidates[first]
 
 
-def _far(table: Table, limit: float) -> list[int]:
-    """For each row, the rows that are farther from it than the limit."""
+def _far(table: Distances, limit: float) -> list[int]:
+    """Return, for each row, the rows that are farther from it than the limit."""
     return [sum(1 << j for j, value in enumerate(line) if value > limit) for line in table]
 
 
 def _coverable(far: list[int], rows: int, spare: int) -> bool:
-    """Whether, of these rows, at most `spare` can be left out so that no two of the others are too far apart."""
+    """Return whether leaving out at most `spare` of these rows leaves no two that are too far apart."""
     while spare >= 0:
         degrees = {row: (far[row] & rows).bit_count() for row in _members(rows)}
-        rows = sum(1 << row for row, degree in degrees.items() if degree)  # who is far from nobody may stay
+        rows = sum(1 << row for row, degree in degrees.items() if degree)  # a row without edges may stay
         if not rows:
             return True
         row, degree = max(degrees.items(), key=lambda item: item[1])
         edges = sum(degrees.values()) // 2
         if edges > sum(sorted(degrees.values(), reverse=True)[:spare]):
-            return False  # too many pairs, whoever is left out
+            return False  # more edges than any `spare` rows touch
         if degree <= 2:
             return _cost_of_paths(far, rows) <= spare
-        lonely = next((one for one, count in degrees.items() if count == 1), None)
-        if lonely is not None:  # its partner is as good a choice as itself, or better
-            rows &= ~(far[lonely] & rows)
+        leaf = next((one for one, count in degrees.items() if count == 1), None)
+        if leaf is not None:  # leaving out its partner is at least as good
+            rows &= ~(far[leaf] & rows)
             spare -= 1
             continue
-        if degree <= spare:  # otherwise it has to go: so many partners cannot
+        if degree <= spare:  # otherwise the row must go: its partners are too many to leave out
             partners = far[row] & rows
             if _coverable(far, rows & ~partners & ~(1 << row), spare - degree):
                 return True
@@ -92,24 +92,19 @@ def _coverable(far: list[int], rows: int, spare: int) -> bool:
 
 
 def _cost_of_paths(far: list[int], rows: int) -> int:
-    """How many must be left out where nobody is too far from more than two: half of each path or ring of rows."""
+    """Return how many rows must go if no row has more than two edges: half of each path or cycle."""
     cost = 0
     while rows:
         piece, grown = 0, rows & -rows
         while grown != piece:
-            piece, grown = grown, grown | _union(far, grown) & rows
+            piece = grown
+            for row in _members(piece):
+                grown |= far[row] & rows
         edges = sum((far[row] & piece).bit_count() for row in _members(piece)) // 2
         length = piece.bit_count()
         cost += (length + 1) // 2 if edges == length else length // 2
         rows &= ~piece
     return cost
-
-
-def _union(far: list[int], rows: int) -> int:
-    found = 0
-    for row in _members(rows):
-        found |= far[row]
-    return found
 
 
 def _members(rows: int) -> list[int]:

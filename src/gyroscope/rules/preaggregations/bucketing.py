@@ -1,35 +1,34 @@
-"""Bucketing: rows are shuffled into small buckets, and each bucket sends its mean."""
+"""Bucketing: shuffle the rows into small buckets, and replace each bucket by its mean."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope._linalg import matrix
-from gyroscope.rules.base import Property, RuleContext
+from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
 
 
 @dataclasses.dataclass(frozen=True)
 class Bucketing(Preaggregation):
-    """The means of buckets of s rows, dealt at random anew in each round. Leaves ceil(n/s) rows.
+    """The means of buckets of s rows, drawn at random in each round. Leaves ceil(n/s) rows.
 
-    Where s does not divide n, the last bucket holds fewer rows.
+    If s does not divide n, the last bucket holds fewer rows.
 
-    Guarantee (Karimireddy et al. 2022): what is left varies s times less between honest workers, which helps where
-    their data differ. The price: f bad rows can spoil f buckets, so the rule must tolerate f of ceil(n/s) rows; with
-    one that needs 2f + 1 that is n/s > 2f.
+    Guarantee (Karimireddy et al. 2022): the means vary s times less between honest workers, which helps if their data
+    differ. In return f bad rows can spoil f buckets, so the rule must tolerate f of ceil(n/s) rows; for one that needs
+    2f + 1 that is n/s > 2f.
 
-    A bad row makes its bucket bad: one that holds a NaN or an infinity gives a row that holds one, which the rule then
-    leaves out together with the honest rows of that bucket. Cost: one pass over the rows. Linear: the rule's weights
-    are carried back, each worker having an equal part of its bucket's.
+    A bad row makes its bucket bad: a NaN or an infinity reaches the bucket's mean, and the rule then leaves it out
+    together with the honest rows of that bucket. Cost: one pass over the rows. Linear: each worker gets an equal part
+    of its bucket's weight.
 
-    The paper recommends s = 2 where f is not known to be small; s = 1 only shuffles.
+    The paper recommends s = 2 if f is not known to be small; s = 1 only shuffles.
     """
 
     s: int = 2
@@ -41,14 +40,13 @@ class Bucketing(Preaggregation):
     uses = frozenset({"randomness"})
     keeps_range = True
     shuffles = True
-    lacks: ClassVar[Mapping[Property, str]] = {
-        "permutation": "who shares a bucket is drawn by row number",
-        "mean at f = 0": "the last bucket may be of fewer rows, which then count for more",
+    unsupported: ClassVar = {
+        "permutation": "buckets are drawn by row number",
+        "mean at f = 0": "the last bucket may hold fewer rows, which then count for more",
     }
 
     def __post_init__(self) -> None:
-        if isinstance(self.s, bool) or not isinstance(self.s, int) or self.s < 1:
-            raise ConfigError(f"Bucketing's s must be a whole number of rows of at least 1, got {self.s!r}")
+        registry.check_number(self, "s", "a whole number of rows of at least 1", lambda s: s >= 1, whole=True)
 
     def min_workers(self, f: int, rows_needed: int = 1) -> int:
         return max(f + 1, self.s * (rows_needed - 1) + 1)

@@ -1,0 +1,73 @@
+"""How far along a direction Byzantine rows may be so that Krum still ranks them first: for `fang-krum` and `hidden`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gyroscope._linalg import matrix
+from gyroscope.attacks.base import AttackContext
+from gyroscope.rules.krum import Krum
+
+_HALVINGS = 60
+_DOUBLINGS = 6
+_BISECTIONS = 24
+
+
+class KrumAcceptance:
+    """Krum's ranking of the honest rows and f equal rows origin + length * direction, for any length.
+
+    Krum is the configured rule if that is Krum, with its score and the f that it is told; else the original one, which
+    scores by squared distances. Distances between honest rows are computed once, and those to the Byzantine rows are
+    quadratic in the length: a length is tried in O(n^2), independent of d. Rows in float64.
+    """
+
+    def __init__(self, honest: Tensor, origin: Tensor, direction: Tensor, f: int, context: AttackContext) -> None:
+        self.h, self.n = len(honest), len(honest) + f
+        rule = context.rule if isinstance(context.rule, Krum) else Krum(squared=True)
+        self.scoring = rule.scoring
+        self.f = context.declared_f if rule is context.rule else f
+        away = honest - origin
+        self.constant = away.square().sum(dim=1)
+        self.linear = away @ direction
+        self.square = torch.dot(direction, direction)
+        self.table = torch.zeros(self.n, self.n, dtype=torch.float64, device=honest.device)
+        self.table[: self.h, : self.h] = matrix.squared_distances(honest)
+
+    def accepts(self, length: float) -> bool:
+        """Return whether Krum ranks a Byzantine row first: then all its copies rank before the honest rows."""
+        squares = self.constant - 2 * length * self.linear + length * length * self.square
+        squares.clamp_min_(0.0)
+        self.table[: self.h, self.h :] = squares.unsqueeze(1)
+        self.table[self.h :, : self.h] = squares
+        return int(self.scoring.ranking(self.table, self.f)[0]) >= self.h
+
+    def by_halving(self, length: float, threshold: float) -> float:
+        """Return the first of length, length/2, length/4, ... that is accepted; none below the threshold is tried."""
+        while not self.accepts(length) and length / 2 >= threshold:
+            length /= 2
+        return length
+
+    def largest(self, length: float) -> float:
+        """Return the largest accepted length, to a relative 1e-7, found from any positive one; 0 if there is none.
+
+        The search assumes that acceptance ends at one length, which holds except for ties. If it does not end, because
+        so many Byzantine rows are neighbours enough to each other, the result is 64 times the given length.
+        """
+        for _ in range(_HALVINGS):
+            if self.accepts(length):
+                break
+            length /= 2
+        else:
+            return 0.0
+        for _ in range(_DOUBLINGS):
+            if not self.accepts(2 * length):
+                break
+            length *= 2
+        else:
+            return length
+        low, high = length, 2 * length
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.accepts(middle) else (low, middle)
+        return low

@@ -1,0 +1,31 @@
+"""Means of selected rows with the workers' weights, for the rules that select rows. The other rows are never read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gyroscope._linalg import matrix
+from gyroscope.rules.base import Aggregate
+
+
+def mean_of_best(rows: Tensor, scores: Tensor, count: int) -> Aggregate:
+    """Average the `count` rows of smallest score; of equal scores, the lowest row number comes first."""
+    return mean_of(rows, scores.argsort(stable=True)[:count])
+
+
+def mean_of(rows: Tensor, chosen: Tensor) -> Aggregate:
+    """Average the chosen rows, each with the same weight."""
+    return Aggregate(matrix.mean_of(rows, chosen), equal_weights(rows, chosen))
+
+
+def equal_weights(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Return (n,): the same weight for each chosen row, and zero for the others."""
+    weight = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
+    return weight.index_fill_(0, chosen, 1 / chosen.shape[0])
+
+
+def weighted_sum(rows: Tensor, chosen: Tensor, factors: Tensor) -> Tensor:
+    """Add up the chosen rows times their factors, in float64."""
+    parts = [factors @ block.index_select(0, chosen) for _, block in matrix.blocks(rows)]
+    return torch.cat(parts).to(rows.dtype)
