@@ -63,9 +63,15 @@ def test_commands_can_be_parsed(command: str) -> None:
 
 def test_links_between_documents_lead_somewhere() -> None:
     for path in DOCUMENTS:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text(encoding="utf-8")):
-            if not target.startswith(("http:", "https:")):
-                assert (path.parent / target).exists(), f"{path.name} links to {target}"
+        for target, section in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", path.read_text(encoding="utf-8")):
+            if target.startswith(("http:", "https:")):
+                continue
+            page = path.parent / target if target else path
+            assert page.exists(), f"{path.name} links to {target}"
+            if section:
+                headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+                anchors = [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+                assert section in anchors, f"{path.name} links to {target}#{section}"
 
 
 def test_module_names_exist() -> None:
