@@ -13,31 +13,33 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope import Config
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope.research.adaptive.curvature import ADAPTATIONS, Course
+from gyroscope.research.adaptive import AdaptiveConfig
+from gyroscope.research.adaptive.curvature import ADAPTATIONS, CurvatureSchedule
 from gyroscope.runs import training
 
-QUICK = Config(task="digits", rule="median", workers=7, declared_byzantine=2, steps=12, lr="0.1", evaluate_every=4)
+QUICK = AdaptiveConfig(
+    task="digits", rule="median", workers=7, declared_byzantine=2, steps=12, lr="0.1", evaluate_every=4
+)
 
 
 def walk(
     gradients: list[Tensor], places: list[Tensor], mu: float, accumulated: bool = False, adapts: str = "mu+lr"
 ) -> list[tuple[float, float]]:
-    """(mu, rate) advised for each step from the second on. All workers send the same, so that the median is it."""
-    course, state = Course(adapts, mu), {}
-    sent, advised = torch.zeros_like(gradients[0]), []
+    """(mu, rate) chosen for each step from the second on. All workers send the same row, so that it is the median."""
+    schedule, state = CurvatureSchedule(adapts, mu), {}
+    sent, chosen = torch.zeros_like(gradients[0]), []
     for gradient, place in zip(gradients, places, strict=True):
         sent = gradient + mu * sent if accumulated else gradient
-        state = dict(course.observe(state, sent.repeat(3, 1), place, mu, accumulated))
-        advice = course.advice(state)
-        advised.append((advice.mu, advice.rate))
-    return advised
+        state = dict(schedule.observe(state, sent.repeat(3, 1), place, mu, accumulated))
+        hyperparameters = schedule.hyperparameters(state)
+        chosen.append((hyperparameters.mu, hyperparameters.rate))
+    return chosen
 
 
 def naive(gradients: list[Tensor], places: list[Tensor], mu: float, safe: bool) -> list[tuple[float, float]]:
     """The docstring's words with explicit sums over the past."""
-    advised = [(mu, 1.0)]
+    chosen = [(mu, 1.0)]
     rate, lipschitz = 1.0, math.nan
     for t in range(1, len(gradients)):
         past = sum(mu ** (t - u) * gradients[u] for u in range(t))
@@ -60,8 +62,8 @@ def naive(gradients: list[Tensor], places: list[Tensor], mu: float, safe: bool) 
         quotient = float((gradients[t] - gradients[t - 1]).norm() / (places[t] - places[t - 1]).norm())
         lipschitz = quotient if math.isnan(lipschitz) else 0.9 * lipschitz + 0.1 * quotient
         cosine = float(gradients[t] @ past) / float(gradients[t].norm() * past.norm())
-        advised.append((mu * min(1.0, 1.0 + cosine), rate))
-    return advised
+        chosen.append((mu * min(1.0, 1.0 + cosine), rate))
+    return chosen
 
 
 @pytest.mark.parametrize("accumulated", [False, True], ids=["gradients", "momentum"])
@@ -83,15 +85,15 @@ def test_noise_is_taken_off_the_first_gradient_as_off_every_other() -> None:
     rows are equal: 0.5 and 0, at the places 1 and 1.5. l is 0.5 after the first step; then the bound is
     0.9 * 0.25 + 0.81 * 0 - 0.25 * (0.9 * 0.25 + 0.81 * 2.25) < 0; with 0.81 * 1 in place of 0.81 * 0 it is above.
     """
-    course, state = Course("safe-lr", 0.9), {}
+    schedule, state = CurvatureSchedule("safe-lr", 0.9), {}
     for rows, place in (([-1.0, 1.0, 3.0], 0.0), ([0.5] * 3, 1.0), ([0.0] * 3, 1.5)):
-        state = dict(course.observe(state, torch.tensor(rows).unsqueeze(1), torch.tensor([place]), 0.9, False))
-    assert course.advice(state).rate == pytest.approx(0.7)
+        state = dict(schedule.observe(state, torch.tensor(rows).unsqueeze(1), torch.tensor([place]), 0.9, False))
+    assert schedule.hyperparameters(state).rate == pytest.approx(0.7)
 
 
 @pytest.mark.parametrize("rule", ["median", "krum"])
 def test_with_feedback_it_sees_the_trajectory_of_momentum_at_the_server(rule: str) -> None:
-    """They are the same but for rounding where the rule moves along with its rows, and so must the advice be."""
+    """They are the same but for rounding where the rule moves along with its rows, and so must the choices be."""
     config = dataclasses.replace(QUICK, adapt="mu+safe-lr", lr="4", rule=rule)
     fed, served = (training.train(dataclasses.replace(config, momentum=place)) for place in ("feedback", "server"))
     assert served.metrics["mu"].min() < 0.9 and served.metrics["lr"].min() < 4
@@ -114,7 +116,7 @@ def test_any_placement_can_use_it_and_resume(adapt: str, placement: str, tmp_pat
     whole = training.train(config)
     assert whole.metrics["mu"].between(0, 0.9).all() and whole.metrics["lr"].between(0.04, 4).all()
     assert ("mu" in adapt) == (whole.metrics["mu"].min() < 0.9)  # so large a rate makes it turn
-    if adapt not in ("lr", "mu+lr"):  # here their bound lies too low to be broken
+    if adapt not in ("lr", "mu+lr"):  # here their bound is too low to be crossed
         assert ("safe-lr" in adapt) == (whole.metrics["lr"].min() < 4)
     rounds = iter(range(5))
     training.train(config, out=tmp_path / "run", stop=lambda: next(rounds, None) is None)
@@ -122,15 +124,39 @@ def test_any_placement_can_use_it_and_resume(adapt: str, placement: str, tmp_pat
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.model.state_dict().items())
 
 
+@pytest.mark.parametrize("accumulated", [False, True], ids=["gradients", "momentum"])
+def test_a_round_without_a_finite_median_changes_nothing(accumulated: bool) -> None:
+    """Half of the rows or more are NaN. Fewer of them leave the median among the others' values."""
+    schedule, gradients = CurvatureSchedule("mu+lr", 0.9), list(normal(4, 3, seed=5))
+    state: dict[str, Tensor] = {}
+    for number, gradient in enumerate(gradients):
+        rows, place = gradient.repeat(5, 1), torch.full((3,), float(number))
+        state = dict(schedule.observe(state, rows, place, 0.9, accumulated))
+        rows[:3] = math.nan
+        assert schedule.observe(state, rows, place + 1, 0.9, accumulated) is state
+        rows = torch.cat([rows[2:], rows[3:]])
+        after = schedule.observe(state, rows, place + 1, 0.9, accumulated)
+        assert after is not state and all(bool(after[name].isfinite().all()) for name in after if name != "sums")
+    first = gradients[0].repeat(5, 1)
+    first[:3] = math.inf
+    assert schedule.observe({}, first, torch.zeros(3), 0.9, accumulated) == {}
+
+
 def test_without_it_the_factor_is_constant() -> None:
     metrics = training.train(QUICK).metrics
     assert set(metrics["mu"]) == {0.9} and set(metrics["lr"]) == {0.1}
 
 
+@pytest.mark.parametrize(("adapt", "near"), [("my", "mu"), ("lx", "lr")])
+def test_an_unknown_adaptation_gets_the_nearest_one_suggested(adapt: str, near: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{near}'"):
+        AdaptiveConfig(adapt=adapt)
+
+
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="adaptation"):
-        Config(adapt="momentum")
+        AdaptiveConfig(adapt="momentum")
     with pytest.raises(UnknownNameError, match="adaptation"):
-        Course("mi", 0.9)
+        CurvatureSchedule("mi", 0.9)
     with pytest.raises(ConfigError, match="look-ahead"):
-        Config(adapt="mu", nesterov=True)
+        AdaptiveConfig(adapt="mu", nesterov=True)

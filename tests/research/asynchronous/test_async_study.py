@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gyroscope.research.asynchronous import findings, recipes
-from gyroscope.research.asynchronous.findings import agreement
+from gyroscope.research.asynchronous import study_runs, study_tables
+from gyroscope.research.asynchronous.study_tables import agreement
 
 
 def test_agreement_is_cohens() -> None:
@@ -22,7 +22,7 @@ def test_agreement_is_cohens() -> None:
 
 
 def test_every_run_of_the_study_is_feasible_and_has_a_name_of_its_own() -> None:
-    todo = recipes.entries("digits", [1, 2])
+    todo = study_runs.study_runs("digits", [1, 2])
     assert len({entry.name for entry in todo}) == len(todo)
     settings = [tuple(sorted(entry.config.resolve().experiment().items())) for entry in todo]
     parts = [entry.part for entry in todo]
@@ -37,30 +37,34 @@ def test_the_study_runs_once_and_gives_tables_and_a_figure(tmp_path: Path) -> No
         "empire-speed_10-kardam-workers",
         "dampening-inverse-server",
     )
-    todo = [entry for entry in recipes.entries("digits", [1], rounds=4) if entry.name.removesuffix("-seed_1") in wanted]
+    todo = [
+        entry
+        for entry in study_runs.study_runs("digits", [1], rounds=4)
+        if entry.name.removesuffix("-seed_1") in wanted
+    ]
     assert len(todo) == len(wanted)
-    assert [left for left, _ in recipes.run_all(todo, tmp_path)] == [4, 3, 2, 1, 0]
-    assert list(recipes.run_all(todo, tmp_path)) == []
+    assert [left for left, _ in study_runs.run_all(todo, tmp_path)] == [4, 3, 2, 1, 0]
+    assert list(study_runs.run_all(todo, tmp_path)) == []
     changed = dataclasses.replace(todo[0], config=dataclasses.replace(todo[0].config, mu=0.5))
-    assert not recipes.is_complete(changed, tmp_path / changed.name)
-    runs = findings.load(todo, tmp_path)
-    (attacked,) = findings.where(runs, "attacks", attack="empire")
+    assert not study_runs.is_complete(changed, tmp_path / changed.name)
+    runs = study_tables.load(todo, tmp_path)
+    (attacked,) = study_tables.where(runs, "attacks", attack="empire")
     accepted = attacked.arrivals[attacked.arrivals["accepted"]]
     assert attacked.byzantine_share == pytest.approx(100 * accepted["byzantine"].sum() / len(accepted))
-    table = findings.attacks_table(runs)
+    table = study_tables.attacks_table(runs)
     assert f"| empire | 10 | kardam | {attacked.byzantine_share:.0f} |" in table
     lies = attacked.arrivals.query("byzantine")
     assert f" / {100 * lies['refused_lipschitz'].sum() / len(lies):.0f} |" in table
-    (summed,) = findings.where(runs, "staleness", momentum="workers", speeds="equal")
-    (plain,) = findings.where(runs, "staleness", momentum="none")
-    table = findings.staleness_table(runs)
+    (summed,) = study_tables.where(runs, "staleness", momentum="workers", speeds="equal")
+    (plain,) = study_tables.where(runs, "staleness", momentum="none")
+    table = study_tables.staleness_table(runs)
     assert f"| 0.05 | no pause | {summed.staleness:.1f} | {100 * summed.agreement.same:.0f} |" in table
     assert f"| {summed.max_accuracy:.1f} | - | - | - | {plain.max_accuracy:.1f} |" in table
-    (uneven,) = findings.where(runs, "staleness", speeds="lognormal:sigma=0.5")
+    (uneven,) = study_tables.where(runs, "staleness", speeds="lognormal:sigma=0.5")
     sent = uneven.arrivals["worker"].value_counts(sort=False).sort_index().sort_values(kind="stable")
     fastest = [
         uneven.arrivals.loc[uneven.arrivals["worker"] == worker, "accepted"].mean() for worker in sent.index[-3:]
     ]
-    assert f"| {100 * sum(fastest) / 3:.0f} |" in findings.speeds_table(runs)
-    assert "| inverse | 0." in findings.dampening_table(runs)
-    assert all(path.stat().st_size > 0 for path in findings.figure(runs, tmp_path / "figure"))
+    assert f"| {100 * sum(fastest) / 3:.0f} |" in study_tables.speeds_table(runs)
+    assert "| inverse | 0." in study_tables.dampening_table(runs)
+    assert all(path.stat().st_size > 0 for path in study_tables.figure(runs, tmp_path / "figure"))

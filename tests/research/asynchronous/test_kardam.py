@@ -16,13 +16,13 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError, UnknownNameError
 from gyroscope.research.asynchronous import dampening
-from gyroscope.research.asynchronous.filters import Arrival, Filter, NoFilter, Verdict
+from gyroscope.research.asynchronous.filters import Arrival, Filter, FilterVerdict, NoFilter
 from gyroscope.research.asynchronous.kardam import FILTERS, Frequency, Kardam, Lipschitz, parse
 
 D = 3
 
 
-def judge_all(filter: Filter[Any], f: int, arrivals: list[Arrival]) -> list[Verdict]:
+def judge_all(filter: Filter[Any], f: int, arrivals: list[Arrival]) -> list[FilterVerdict]:
     state, verdicts = filter.begin(f), []
     for arrival in arrivals:
         verdict, state = filter.judge(arrival, state)

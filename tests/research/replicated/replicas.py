@@ -1,4 +1,4 @@
-"""What the tests of several servers share: a small task, and adversaries who say what is worst."""
+"""What the tests of several servers share: a small task, and adversaries that send the worst."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 import gyroscope as gy
 from gyroscope import attacks
 from gyroscope.attacks import AttackContext
-from gyroscope.research.replicated.models import Replication
-from gyroscope.research.replicated.servers import Servers
-from gyroscope.runs.training import Run
+from gyroscope.research.replicated import ReplicatedRun
+from gyroscope.research.replicated.replicated_config import ResolvedReplicatedConfig
 
 STREAM = torch.Generator().manual_seed(11)
 CENTRES = torch.randn(3, 5, generator=STREAM) * 2
@@ -30,27 +29,23 @@ BAD = {"no-number": math.nan, "over": math.inf, "under": -math.inf, "huge": 3e38
 
 
 def config(**values: object) -> gy.Config:
+    """A small run: with several servers, where one of their settings is given."""
     base = {"workers": 9, "batch": 6, "steps": 12, "lr": "0.1", "evaluate_every": 6, "rule": "median", "threads": 1}
-    return gy.Config(**{**base, **values})  # type: ignore[arg-type]
+    return gy.Config.from_mapping({**base, **values})
 
 
-def replicate(settings: gy.Config, servers: int, **of_replication: int) -> Run:
-    """A run with that many servers, all of them honest, also where it is one; all quorums complete unless told."""
-    run = Run(settings.resolve(TASK), TASK)
-    n = run.players.n
-    replication = Replication(
-        **{  # type: ignore[arg-type]
-            "servers": servers,
-            "byzantine": 0,
-            "declared_f": 0,
-            "server_quorum": servers,
-            "worker_quorum": n,
-            **of_replication,
-        }
+def replicate(settings: gy.Config, servers: int, exchange_every: int = 1) -> ReplicatedRun:
+    """A run with that many servers, all of them honest, also where it is one. All quorums are complete."""
+    values = dataclasses.asdict(settings.resolve(TASK))
+    resolved = ResolvedReplicatedConfig(
+        **values,
+        servers=servers,
+        declared_byzantine_servers=0,
+        server_quorum=servers,
+        worker_quorum=values["workers"],
+        exchange_every=exchange_every,
     )
-    run.servers = Servers(run.players, run.table, run.players.workers, replication)  # type: ignore[arg-type]
-    run.tables["drift.csv"] = []
-    return run
+    return ReplicatedRun(resolved, TASK)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +54,7 @@ class Vandal(attacks.Attack):
 
     value: str = "mixed"
 
-    def rows(self, honest: Tensor, f: int, view: AttackContext) -> Tensor:
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.value != "mixed":
             return torch.full((f, honest.shape[1]), BAD[self.value], dtype=honest.dtype)
         turn = torch.tensor(list(BAD.values()), dtype=honest.dtype)
@@ -72,7 +67,7 @@ class TwoFaced(attacks.Attack):
 
     push: float = 1.0
 
-    def rows(self, honest: Tensor, f: int, view: AttackContext) -> Tensor:
-        assert 0 <= view.server < view.servers
-        sign = 1.0 if view.server % 2 == 0 else -1.0
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        assert 0 <= context.server < context.servers
+        sign = 1.0 if context.server % 2 == 0 else -1.0
         return (honest.mean(dim=0) + sign * self.push).expand(f, -1)

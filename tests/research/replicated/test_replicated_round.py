@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from replicas import BAD, INPUTS, TARGETS, TASK, config, replicate
-from test_models import plain_median
+from test_model_exchange import plain_median
 
 import gyroscope as gy
 from gyroscope.cli import main
-from gyroscope.research.replicated import drift, quorums
+from gyroscope.research.replicated import ReplicatedResult, ReplicatedRun, drift, quorums
+from gyroscope.research.replicated.replicated_config import ResolvedReplicatedConfig
 from gyroscope.runs.training import Run
 
 PLACEMENTS = ["workers", "server", "none"]
@@ -31,7 +32,6 @@ def test_with_complete_quorums_and_honest_servers_it_is_the_plain_simulation(
     """To the bit, whatever the workers do who tell all servers the same: no honest server drifts from another."""
     settings = config(momentum=momentum, attack=attack, byzantine=0 if attack == "none" else 3, rule="krum")
     plain, several = Run(settings.resolve(TASK), TASK), replicate(settings, servers)
-    assert several.servers is not None
     for _ in range(8):
         assert plain.play_round() == several.play_round()
         assert torch.equal(plain.parameters, several.parameters)
@@ -42,7 +42,8 @@ def test_with_complete_quorums_and_honest_servers_it_is_the_plain_simulation(
 def test_a_configuration_without_lies_and_losses_gives_the_plain_run() -> None:
     plain, several = gy.train(config(), task=TASK), gy.train(config(servers=3), task=TASK)
     assert several.metrics.equals(plain.metrics) and several.evaluations.equals(plain.evaluations)
-    assert plain.drift.empty and list(several.drift.columns) == list(drift.COLUMNS)
+    assert "drift.csv" not in plain.tables and isinstance(several, ReplicatedResult)
+    assert list(several.drift.columns) == list(drift.COLUMNS)
     assert (several.drift["drift_before"] == 0).all()
 
 
@@ -54,8 +55,8 @@ def test_the_round_against_loops_written_from_the_algorithm(momentum: str, every
         momentum=momentum, attack="little", byzantine=2, **{**SEVERAL, "server_attack": "sign-flip"},
         exchange_every=every, clip=0.5, l2=0.01,
     ).resolve(TASK)  # fmt: skip
-    run = Run(settings, TASK)
-    assert run.servers is not None
+    assert isinstance(settings, ResolvedReplicatedConfig)
+    run = ReplicatedRun(settings, TASK)
     oracle = Oracle(run.parameters.clone(), settings)
     for step in range(7):
         run.play_round()
@@ -68,7 +69,7 @@ def test_the_round_against_loops_written_from_the_algorithm(momentum: str, every
 class Oracle:
     """Algorithm 1 by loops, in float64: nothing of it but who is heard comes from the library."""
 
-    def __init__(self, start: torch.Tensor, settings: gy.Config) -> None:
+    def __init__(self, start: torch.Tensor, settings: ResolvedReplicatedConfig) -> None:
         self.settings = settings
         self.models = [start.double() for _ in range(5)]
         self.before = start.double()
@@ -146,7 +147,6 @@ def test_equivocating_workers_pull_apart_servers_that_hear_everyone() -> None:
     for _ in range(5):
         apart.play_round()
         exchanging.play_round()
-    assert apart.servers is not None and exchanging.servers is not None
     assert torch.equal(apart.servers.models[0], apart.servers.models[2])
     assert not torch.equal(apart.servers.models[0], apart.servers.models[1])
     assert exchanging.servers.drift["drift_before"] > 0 == exchanging.servers.drift["drift_after"]  # type: ignore[operator]
@@ -188,7 +188,7 @@ def test_same_seed_same_bits_also_when_resumed(momentum: str, tmp_path: Path) ->
 
 def test_a_worker_alone_computes_its_row() -> None:
     run = Run(config().resolve(TASK), TASK)
-    workers = run.players.workers
+    workers = run.round_config.workers
     _, rows = workers.sample(3)
     for number in range(workers.count):
         _, row = workers.alone(number).sample(3)  # type: ignore[attr-defined]

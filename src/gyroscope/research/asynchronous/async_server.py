@@ -1,4 +1,4 @@
-"""Who takes part in an asynchronous run: the honest workers, and the server that judges and applies."""
+"""The server of an asynchronous run: it judges each gradient as it arrives, and applies those that it accepts."""
 
 from __future__ import annotations
 
@@ -11,39 +11,23 @@ from gyroscope.research.asynchronous.async_placement import AsyncDirection, Asyn
 from gyroscope.research.asynchronous.dampening import Dampening
 from gyroscope.research.asynchronous.filters import Arrival, Filter, FilterVerdict
 from gyroscope.runs.schedule import Schedule
-from gyroscope.simulation.workers import SimulatedWorkers
-
-
-class AsyncWorkers:
-    """The honest workers, each by itself: worker i's k-th gradient is the one that it would have at step k of a round.
-
-    What it is computed on is the model at that moment; the batch depends on (seed, i, k) alone.
-    """
-
-    def __init__(self, honest: SimulatedWorkers) -> None:
-        self.members = [honest.alone(worker) for worker in range(honest.count)]
-
-    def gradient(self, worker: int, count: int) -> tuple[float, Tensor]:
-        """(loss, gradient): a vector that nobody else holds."""
-        losses, rows = self.members[worker].sample(count)
-        return float(losses[0]), rows[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class ArrivalOutcome:
-    """What became of a gradient that arrived."""
+    """What the server did with a gradient that arrived."""
 
     verdict: FilterVerdict
     staleness: int
     """How many times the model changed since the worker fetched it."""
     weight: float
-    """How much the gradient counted, by its staleness: Lambda."""
+    """The factor Lambda(staleness) of the gradient."""
     age: float | None = None
-    """How many versions ago what was applied had been computed, on average over the momentum's memory."""
+    """How many versions ago the applied gradients were computed, averaged with the momentum's weights."""
 
 
 class AsyncServer:
-    """Holds the model, judges what arrives, and applies what it accepts: theta <- theta - lr / n * direction."""
+    """Hold the model, judge what arrives, and apply what is accepted: theta <- theta - lr / n * direction."""
 
     def __init__(
         self,
@@ -57,12 +41,13 @@ class AsyncServer:
     ) -> None:
         self.parameters, self.n = parameters, n
         self.filter, self.placement, self.dampening, self.schedule = filter, placement, dampening, schedule
-        self.remembered = filter.begin(declared_f)
+        self.filter_state = filter.begin(declared_f)
         self.version = 0
+        """How many times the model has changed."""
 
     def receive(self, arrival: Arrival, step: int) -> ArrivalOutcome:
         """Judge a gradient; if it is accepted, the model has a new version."""
-        verdict, self.remembered = self.filter.judge(arrival, self.remembered)
+        verdict, self.filter_state = self.filter.judge(arrival, self.filter_state)
         staleness = self.version - arrival.version
         weight = self.dampening(staleness)
         if not verdict.accepted:

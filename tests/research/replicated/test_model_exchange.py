@@ -14,7 +14,7 @@ from torch import Tensor
 from gyroscope import attacks
 from gyroscope.attacks import Attack
 from gyroscope.research.replicated import drift, quorums
-from gyroscope.research.replicated.models import ModelExchange, Replication, median
+from gyroscope.research.replicated.model_exchange import ModelExchange, Replication, median
 
 
 def post(
@@ -49,7 +49,7 @@ def test_everyone_takes_the_median_of_those_it_hears(f: int, spare: int, d: int,
     sent = post(models, attack, f=f, quorum=quorum, phase=phase)
     receivers = len(models) if phase == "servers" else 4
     medians = sent.medians(receivers)
-    lies = [] if attack is None else sent._lies(0, 1).tolist()
+    lies = [] if attack is None else sent._byzantine_models(0, 1).tolist()
     for receiver in range(receivers):
         own = receiver if phase == "servers" else None
         heard = quorums.draw(5, f"models to {phase}", receiver, 3, len(models), quorum - f, own).tolist()
@@ -93,22 +93,22 @@ def test_complete_quorums_agree_at_once() -> None:
 def test_a_byzantine_server_may_reverse_the_update_or_stand_still() -> None:
     models, before = torch.randn(5, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
     mean = models.mean(dim=0)
-    reversed_ = post(models, attacks.parse("sign-flip"), before=before).heard_by(0, 5)[-1]
+    reversed_ = post(models, attacks.parse("sign-flip"), before=before).received_by(0, 5)[-1]
     assert torch.allclose(reversed_ - before, before - mean)
-    assert torch.equal(post(models, attacks.parse("zero"), before=before).heard_by(0, 5)[-1], before)
-    little = post(models, attacks.parse("little"), before=before).heard_by(0, 5)[-1]
+    assert torch.equal(post(models, attacks.parse("zero"), before=before).received_by(0, 5)[-1], before)
+    little = post(models, attacks.parse("little"), before=before).received_by(0, 5)[-1]
     assert torch.allclose(little, mean - 1.5 * models.std(dim=0))
 
 
 def test_who_looks_at_the_receiver_tells_each_another_story_and_the_others_do_not() -> None:
     models = torch.randn(5, 8)
     two_faced, random = post(models, TwoFaced(2.0)), post(models, attacks.parse("gaussian"))
-    lies = [two_faced.heard_by(receiver, 5)[-1] for receiver in range(5)]
+    lies = [two_faced.received_by(receiver, 5)[-1] for receiver in range(5)]
     assert torch.equal(lies[0], lies[2]) and torch.allclose(lies[0] - lies[1], torch.full((8,), 4.0))
-    noise = [random.heard_by(receiver, 5)[-1] for receiver in range(5)]
+    noise = [random.received_by(receiver, 5)[-1] for receiver in range(5)]
     assert all(torch.equal(noise[0], other) for other in noise)
-    later = post(models, attacks.parse("gaussian"), step=4).heard_by(0, 5)[-1]
-    to_workers = post(models, attacks.parse("gaussian"), phase="workers").heard_by(0, 5)[-1]
+    later = post(models, attacks.parse("gaussian"), step=4).received_by(0, 5)[-1]
+    to_workers = post(models, attacks.parse("gaussian"), phase="workers").received_by(0, 5)[-1]
     assert not torch.equal(noise[0], later) and not torch.equal(noise[0], to_workers)
 
 

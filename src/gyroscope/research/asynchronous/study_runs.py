@@ -1,7 +1,7 @@
-"""The study of docs/beyond/asynchronous.md: which runs it needs, and what it makes of them.
+"""The runs of the study of docs/beyond/asynchronous.md. `study_tables` makes its tables and its figure of them.
 
-Three questions: what staleness does to filter and momentum and to their order; who survives which attack by how fast
-liars; and whether dampening stale gradients helps.
+The study asks what staleness does to filter and momentum and to their order; which filter and placement withstand which
+attack, by slow and by fast Byzantine workers; and whether dampening stale gradients helps.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROUNDS = 60
 MU = 0.9
 RATE = 0.05
 STALE_RATES = (RATE, 2 * RATE)
-FRESH_TO_STALE = (15.0, 4.0, 1.0, 0.0)
-"""The pauses, in computing times: with a long one hardly any gradient is stale."""
+IDLE_TIMES = (15.0, 4.0, 1.0, 0.0)
+"""The workers' pauses, in computing times: with a long one hardly any gradient is stale."""
 ATTACKS = ("little", "empire", "sign-flip")
 BYZANTINE_SPEEDS = (1.0, 10.0)
 DAMPENINGS = ("none", "exponential:alpha=0.02", "exponential", "inverse")
@@ -38,7 +38,7 @@ UNEVEN: dict[str, Any] = {"speeds": "lognormal:sigma=0.5", "stragglers": 0.1}
 
 @dataclasses.dataclass(frozen=True)
 class StudyRun:
-    """A run of the study: where it belongs, and how it is configured."""
+    """One run of the study."""
 
     part: str
     """`staleness`, `attacks` or `dampening`."""
@@ -46,8 +46,8 @@ class StudyRun:
     config: AsyncConfig
 
 
-def entries(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[StudyRun]:
-    """All runs of the study, one seed after the other."""
+def study_runs(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[StudyRun]:
+    """Return all runs of the study, one seed after the other."""
     return [
         dataclasses.replace(
             entry, name=f"{entry.name}-seed_{seed}", config=dataclasses.replace(entry.config, seed=seed)
@@ -58,12 +58,12 @@ def entries(task: str, seeds: Sequence[int], rounds: int = ROUNDS) -> list[Study
 
 
 def rate_of(placement: str, rate: float = RATE) -> str:
-    """Without momentum the rate is larger, so that a gradient moves the model as far in total."""
+    """Return the learning rate of a placement: larger without momentum, so that a gradient moves the model as far."""
     return repr(rate / (1 - MU) if placement == "none" else rate)
 
 
 def base(task: str, rounds: int, placement: str, rate: float = RATE) -> AsyncConfig:
-    """What all runs share."""
+    """Return the settings that all runs share."""
     return AsyncConfig(
         task=task,
         workers=N,
@@ -80,10 +80,10 @@ def base(task: str, rounds: int, placement: str, rate: float = RATE) -> AsyncCon
 
 
 def _staleness(task: str, rounds: int) -> Iterator[StudyRun]:
-    """Nobody lies; the Lipschitz filter judges all the same, and the other order is judged beside it."""
+    """All workers are honest. The Lipschitz filter judges them, in both orders of filter and momentum."""
     for rate, placement in itertools.product(STALE_RATES, PLACEMENTS):
         common = dataclasses.replace(base(task, rounds, placement, rate), filter="lipschitz", compare_orders=True)
-        for idle in FRESH_TO_STALE:
+        for idle in IDLE_TIMES:
             longer = round(rounds * (1 + idle))  # as many gradients, however long the pauses
             config = dataclasses.replace(common, idle=idle, steps=longer, evaluate_every=max(1, longer // 6))
             yield StudyRun("staleness", f"idle_{idle:g}-rate_{rate:g}-{placement}", config)
@@ -97,15 +97,15 @@ def _attacks(task: str, rounds: int) -> Iterator[StudyRun]:
             yield StudyRun("attacks", f"honest-{filter}-{placement}", dataclasses.replace(common, filter=filter))
         for attack in ATTACKS:
             for speed in BYZANTINE_SPEEDS:
-                lied = dataclasses.replace(common, attack=attack, byzantine=F, byzantine_speed=speed)
-                yield StudyRun("attacks", f"{attack}-speed_{speed:g}-kardam-{placement}", lied)
+                filtered = dataclasses.replace(common, attack=attack, byzantine=F, byzantine_speed=speed)
+                yield StudyRun("attacks", f"{attack}-speed_{speed:g}-kardam-{placement}", filtered)
                 if placement == "workers" or attack == "little":
-                    bare = dataclasses.replace(lied, filter="none")
-                    yield StudyRun("attacks", f"{attack}-speed_{speed:g}-none-{placement}", bare)
+                    unfiltered = dataclasses.replace(filtered, filter="none")
+                    yield StudyRun("attacks", f"{attack}-speed_{speed:g}-none-{placement}", unfiltered)
 
 
 def _dampening(task: str, rounds: int) -> Iterator[StudyRun]:
-    """Stragglers and uneven speeds, no filter, nobody lies: does it help to count stale gradients less?"""
+    """Stragglers and uneven speeds, no filter, all workers honest: does it help to dampen stale gradients?"""
     for placement in ("workers", "server", "none"):
         for dampening in DAMPENINGS:
             config = dataclasses.replace(base(task, rounds, placement), filter="none", dampening=dampening, **UNEVEN)
@@ -114,7 +114,7 @@ def _dampening(task: str, rounds: int) -> Iterator[StudyRun]:
 
 
 def run(entry: StudyRun, out: Path) -> None:
-    """One run, unless it is there already."""
+    """Play one run, unless it is complete already."""
     folder = out / entry.name
     if not is_complete(entry, folder):
         train(entry.config, task=_task(entry.config.task), out=folder, overwrite=True)
@@ -126,7 +126,7 @@ def _task(spec: str) -> Task:
 
 
 def run_all(todo: Sequence[StudyRun], out: Path, jobs: int = 1) -> Iterator[tuple[int, str]]:
-    """All runs that are missing, in `jobs` processes: yields (how many are left, which one has ended)."""
+    """Play all runs that are missing, in `jobs` processes; yield (how many are left, which one has ended)."""
     missing = [entry for entry in todo if not is_complete(entry, out / entry.name)]
     if jobs == 1:
         for number, entry in enumerate(missing, 1):
@@ -141,7 +141,7 @@ def run_all(todo: Sequence[StudyRun], out: Path, jobs: int = 1) -> Iterator[tupl
 
 
 def is_complete(entry: StudyRun, folder: Path) -> bool:
-    """Whether the folder holds this very run, ended."""
+    """Return whether the folder holds this very run, ended."""
     try:
         status = json.loads((folder / run_dir.STATUS).read_text(encoding="utf-8"))["status"]
         recorded = AsyncConfig.load(folder / run_dir.CONFIG)

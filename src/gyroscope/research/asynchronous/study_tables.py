@@ -1,4 +1,4 @@
-"""What the study of docs/beyond/asynchronous.md found: its numbers, tables and figure, from the run directories."""
+"""The numbers, tables and figure of docs/beyond/asynchronous.md, from the run directories of `study_runs`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyroscope.research.asynchronous import recipes
+from gyroscope.research.asynchronous import study_runs
 from gyroscope.research.asynchronous.async_config import AsyncConfig
 from gyroscope.research.asynchronous.async_placement import PLACEMENTS
-from gyroscope.research.asynchronous.recipes import StudyRun
+from gyroscope.research.asynchronous.study_runs import StudyRun
 from gyroscope.runs import run_dir
 
 if TYPE_CHECKING:
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 JUDGED = {"workers": "sums", "server-each": "gradients"}
-"""What the filter is shown in both orders."""
+"""What the filter judges in the two orders."""
 EXTREMES = 3
-"""How many of the workers are called the slowest, and the fastest."""
+"""How many workers the table of speeds calls the slowest, and how many the fastest."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Agreement:
 
 
 def agreement(verdicts: Sequence[bool], others: Sequence[bool]) -> Agreement:
-    """Of two judges of the same things."""
+    """Compare two sequences of verdicts on the same gradients."""
     count = len(verdicts)
     same = sum(own == other for own, other in zip(verdicts, others, strict=True)) / count
     own, other = sum(verdicts) / count, sum(others) / count
@@ -49,8 +49,8 @@ def agreement(verdicts: Sequence[bool], others: Sequence[bool]) -> Agreement:
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """A run of the study that has ended, its tables read when they are asked for."""
+class StudyResult:
+    """A run of the study that has ended. Its tables are read when they are asked for."""
 
     entry: StudyRun
     path: Path
@@ -74,31 +74,31 @@ class Found:
 
     @cached_property
     def staleness(self) -> float:
-        """Mean, of what was accepted."""
+        """The mean staleness of the accepted gradients."""
         return float(self.arrivals.loc[self.arrivals["accepted"], "staleness"].mean())
 
     @cached_property
     def age(self) -> float:
-        """Mean number of versions since what was applied had been computed."""
+        """The mean age of the applied gradients, in versions."""
         return float(self.arrivals["age"].mean())
 
     @cached_property
     def byzantine_share(self) -> float:
-        """In percent of what was accepted."""
+        """The Byzantine gradients, in percent of the accepted ones."""
         return 100 * float(self.arrivals.loc[self.arrivals["accepted"], "byzantine"].mean())
 
     @cached_property
     def honest_accepted(self) -> float:
-        """In percent of what honest workers sent."""
+        """The accepted gradients of honest workers, in percent of those that they sent."""
         return 100 * float(self.arrivals.loc[~self.arrivals["byzantine"], "accepted"].mean())
 
     def refused_as_growing(self, byzantine: bool) -> float:
-        """By the Lipschitz filter, in percent of what honest or Byzantine workers sent."""
+        """Return what the Lipschitz filter refused, in percent of what honest or Byzantine workers sent."""
         sent = self.arrivals[self.arrivals["byzantine"] == byzantine]
         return 100 * float(sent["refused_lipschitz"].mean())
 
     def accepted_of(self, group: slice) -> float:
-        """In percent of what these workers sent, who are numbered from the one that sent least to the most."""
+        """Return the accepted gradients of these workers in percent; workers are ordered by how many they sent."""
         by_worker = self.arrivals.groupby("worker")["accepted"].agg(["size", "mean"]).sort_values("size", kind="stable")
         return 100 * float(by_worker["mean"].iloc[group].mean())
 
@@ -108,13 +108,15 @@ class Found:
         return agreement(honest["accepted"].astype(bool).tolist(), honest["other_accepted"].astype(bool).tolist())
 
 
-def load(entries: Iterable[StudyRun], out: Path) -> list[Found]:
-    """The runs that have ended."""
-    return [Found(entry, out / entry.name) for entry in entries if recipes.is_complete(entry, out / entry.name)]
+def load(entries: Iterable[StudyRun], out: Path) -> list[StudyResult]:
+    """Return the runs that have ended."""
+    return [
+        StudyResult(entry, out / entry.name) for entry in entries if study_runs.is_complete(entry, out / entry.name)
+    ]
 
 
-def where(runs: Iterable[Found], part: str, **settings: object) -> list[Found]:
-    """The runs of a part of the study with these settings."""
+def where(runs: Iterable[StudyResult], part: str, **settings: object) -> list[StudyResult]:
+    """Return the runs of a part of the study with these settings."""
     return [
         run
         for run in runs
@@ -122,7 +124,7 @@ def where(runs: Iterable[Found], part: str, **settings: object) -> list[Found]:
     ]
 
 
-def mean(runs: Sequence[Found], quantity: Callable[[Found], float]) -> float:
+def mean(runs: Sequence[StudyResult], quantity: Callable[[StudyResult], float]) -> float:
     return statistics.fmean(map(quantity, runs)) if runs else math.nan
 
 
@@ -130,37 +132,37 @@ def _cell(value: float, digits: int = 1) -> str:
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-def staleness_table(runs: Sequence[Found]) -> str:
-    """Per learning rate and staleness: how the two orders agree, and how both, and the other placements, learn."""
+def staleness_table(runs: Sequence[StudyResult]) -> str:
+    """Return the table of how often the two orders agree, and of the accuracies, by learning rate and staleness."""
     lines = [
         "| rate | workers | mean staleness | verdicts the same (%) | kappa | accepted: sums / gradients (%) | "
         + " | ".join(f"`{placement}`" for placement in PLACEMENTS)
         + " |",
         "|---:|---|---:|---:|---:|---:|" + "---:|" * len(PLACEMENTS),
     ]
-    for rate in recipes.STALE_RATES:
+    for rate in study_runs.STALE_RATES:
         for label, settings in _stale_settings():
             by_place = {place: at_rate(runs, rate, place, **settings) for place in PLACEMENTS}
-            summed = by_place["workers"]
-            if not summed:
+            sums = by_place["workers"]
+            if not sums:
                 continue
             cells = [
                 f"{rate:g}",
                 label,
-                _cell(mean(summed, lambda run: run.staleness)),
-                _cell(100 * mean(summed, lambda run: run.agreement.same), 0),
-                _cell(mean(summed, lambda run: run.agreement.kappa), 2),
-                f"{_cell(100 * mean(summed, lambda run: run.agreement.accepted), 0)} / "
-                f"{_cell(100 * mean(summed, lambda run: run.agreement.other_accepted), 0)}",
+                _cell(mean(sums, lambda run: run.staleness)),
+                _cell(100 * mean(sums, lambda run: run.agreement.same), 0),
+                _cell(mean(sums, lambda run: run.agreement.kappa), 2),
+                f"{_cell(100 * mean(sums, lambda run: run.agreement.accepted), 0)} / "
+                f"{_cell(100 * mean(sums, lambda run: run.agreement.other_accepted), 0)}",
                 *(_cell(mean(found, lambda run: run.max_accuracy)) for found in by_place.values()),
             ]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def at_rate(runs: Iterable[Found], rate: float, placement: str, **settings: object) -> list[Found]:
-    """The runs about staleness with this placement, and the rate that corresponds to this one with it."""
-    lr = recipes.rate_of(placement, rate)
+def at_rate(runs: Iterable[StudyResult], rate: float, placement: str, **settings: object) -> list[StudyResult]:
+    """Return the runs about staleness with this placement, at the rate that corresponds to this one."""
+    lr = study_runs.rate_of(placement, rate)
     return where(runs, "staleness", momentum=placement, lr=lr, **settings)
 
 
@@ -170,13 +172,13 @@ def _stale_settings() -> list[tuple[str, dict[str, object]]]:
             f"pause of {idle:g} computing time{'s' * (idle != 1)}" if idle else "no pause",
             {"idle": idle, "speeds": "equal"},
         )
-        for idle in recipes.FRESH_TO_STALE
+        for idle in study_runs.IDLE_TIMES
     ]
-    return [*even, ("no pause, uneven, stragglers", {"idle": 0.0, "speeds": recipes.UNEVEN["speeds"]})]
+    return [*even, ("no pause, uneven, stragglers", {"idle": 0.0, "speeds": study_runs.UNEVEN["speeds"]})]
 
 
-def speeds_table(runs: Sequence[Found]) -> str:
-    """Whom the Lipschitz filter refuses where workers differ in speed: the slowest, the others, the fastest."""
+def speeds_table(runs: Sequence[StudyResult]) -> str:
+    """Return the table of what the Lipschitz filter accepts of the slowest workers, the others and the fastest."""
     groups = {f"slowest {EXTREMES}": slice(None, EXTREMES), "others": slice(EXTREMES, -EXTREMES),
               f"fastest {EXTREMES}": slice(-EXTREMES, None)}  # fmt: skip
     lines = [
@@ -184,22 +186,22 @@ def speeds_table(runs: Sequence[Found]) -> str:
     ]
     lines.append("|---|---|" + "---:|" * len(groups))
     for placement, judged in JUDGED.items():
-        here = where(runs, "staleness", momentum=placement, **recipes.UNEVEN)
+        here = where(runs, "staleness", momentum=placement, **study_runs.UNEVEN)
         if here:
             shares = [_cell(mean(here, operator.methodcaller("accepted_of", group)), 0) for group in groups.values()]
             lines.append(f"| `{placement}` | {judged} | " + " | ".join(shares) + " |")
     return "\n".join(lines)
 
 
-def attacks_table(runs: Sequence[Found]) -> str:
-    """Maximum accuracy by attack, speed of the liars, filter and placement."""
+def attacks_table(runs: Sequence[StudyResult]) -> str:
+    """Return the table of accuracies by attack, speed of the Byzantine workers, filter and placement."""
     lines = [
         "| attack | liars' speed | filter | liars' share (%) | honest accepted (%) | "
         "refused by Lipschitz: honest / liars (%) | " + " | ".join(f"`{placement}`" for placement in PLACEMENTS) + " |",
         "|---|---:|---|---:|---:|---:|" + "---:|" * len(PLACEMENTS),
     ]
     cases: list[tuple[str, float]] = [("none", 1.0)]
-    cases += [(attack, speed) for attack in recipes.ATTACKS for speed in recipes.BYZANTINE_SPEEDS]
+    cases += [(attack, speed) for attack in study_runs.ATTACKS for speed in study_runs.BYZANTINE_SPEEDS]
     for attack, speed in cases:
         for filter in ("none", "kardam"):
             here = where(runs, "attacks", attack=attack, byzantine_speed=speed, filter=filter)
@@ -221,14 +223,14 @@ def attacks_table(runs: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
-def dampening_table(runs: Sequence[Found]) -> str:
-    """Maximum accuracy by dampening and placement, and how much a gradient counts on average."""
+def dampening_table(runs: Sequence[StudyResult]) -> str:
+    """Return the table of accuracies by dampening and placement, with the mean weight of a gradient."""
     places = ("workers", "server", "none")
     lines = [
         "| dampening | mean weight | " + " | ".join(f"`{place}`" for place in places) + " |",
         "|---|---:|" + "---:|" * len(places),
     ]
-    for dampening in recipes.DAMPENINGS:
+    for dampening in study_runs.DAMPENINGS:
         here = [run for run in runs if run.entry.part == "dampening" and run.config.dampening == dampening]
         if not here:
             continue
@@ -241,8 +243,8 @@ def dampening_table(runs: Sequence[Found]) -> str:
     return "\n".join(lines)
 
 
-def figure(runs: Sequence[Found], path: Path) -> list[Path]:
-    """Agreement of the two orders, age of what is applied, and accuracy, each over the mean staleness."""
+def figure(runs: Sequence[StudyResult], path: Path) -> list[Path]:
+    """Draw the agreement of the two orders, the age of the applied gradients, and the accuracy, over the staleness."""
     from gyroscope.report.figures import new_figure, save
 
     drawing, grid = new_figure(2, 2, share=False)
@@ -250,31 +252,36 @@ def figure(runs: Sequence[Found], path: Path) -> list[Path]:
     agree, old = grid[0]
     agree.set(title="do both orders judge alike?", ylabel="Cohen's kappa of the verdicts", ylim=(-0.02, 1.02))
     old.set(title="how old is what is applied?", ylabel="mean age (versions)")
-    first = recipes.STALE_RATES[0]
+    first = study_runs.STALE_RATES[0]
     for placement, judged in JUDGED.items():
         other = "gradients" if judged == "sums" else "sums"
         label = f"{placement}: {judged} judged, {other} beside"
         _draw(agree, runs, first, placement, lambda run: run.agreement.kappa, label)
     for placement in PLACEMENTS:
         _draw(old, runs, first, placement, lambda run: run.age, placement)
-        for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
+        for axes, rate in zip(grid[1], study_runs.STALE_RATES, strict=True):
             _draw(axes, runs, rate, placement, lambda run: run.max_accuracy, placement)
-    for axes, rate in zip(grid[1], recipes.STALE_RATES, strict=True):
+    for axes, rate in zip(grid[1], study_runs.STALE_RATES, strict=True):
         axes.set(title=f"what is learned, learning rate {rate:g}", ylabel="maximum accuracy (%)")
     for axes in grid.flatten():
         axes.set_xlabel("mean staleness (versions)")
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    n, f = recipes.N, recipes.F
+    n, f = study_runs.N, study_runs.F
     drawing.suptitle(f"{runs[0].config.task}, {n} honest workers, Lipschitz filter that tolerates {f}")
     return save(drawing, path)
 
 
 def _draw(
-    axes: Axes, runs: Sequence[Found], rate: float, placement: str, quantity: Callable[[Found], float], label: str
+    axes: Axes,
+    runs: Sequence[StudyResult],
+    rate: float,
+    placement: str,
+    quantity: Callable[[StudyResult], float],
+    label: str,
 ) -> None:
-    """A quantity over the mean staleness: a point for each length of the workers' pauses."""
-    points = [at_rate(runs, rate, placement, idle=idle, speeds="equal") for idle in recipes.FRESH_TO_STALE]
+    """Draw a quantity over the mean staleness: a point for each length of the workers' pauses."""
+    points = [at_rate(runs, rate, placement, idle=idle, speeds="equal") for idle in study_runs.IDLE_TIMES]
     known = [point for point in points if point]
     stale = [mean(point, lambda run: run.staleness) for point in known]
     axes.plot(stale, [mean(point, quantity) for point in known], label=label, **_STYLES[placement])
