@@ -171,9 +171,6 @@ def test_wrong_placements_are_refused() -> None:
         momentum.make("none", nesterov=True)
     with pytest.raises(UnknownNameError, match="did you mean 'workers'"):
         momentum.make("worker")
-    for name in ("feedback", "adaptive", "adaptive-oracle"):
-        with pytest.raises(ConfigError, match="no look-ahead form"):
-            momentum.make(name, nesterov=True)
 
 
 def test_make_builds_the_named_placement() -> None:
