@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from test_model_exchange import plain_median
 
 import gyroscope as gy
 from gyroscope.cli import main
+from gyroscope.momentum import RobustAggregator, Update
 from gyroscope.research.replicated import ReplicatedResult, ReplicatedRun, drift, quorums
 from gyroscope.research.replicated.replicated_config import ResolvedReplicatedConfig
 from gyroscope.runs.training import Run
@@ -205,3 +208,82 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "server_quorum = 5" in (out / "config.toml").read_text()
     assert main(["train", *given.split(), "--workers", "8", "--out", str(tmp_path / "no")]) == 2
     assert "n >= 3f + 3 = 9 workers" in capsys.readouterr().err and not (tmp_path / "no").exists()
+
+
+# -- a gradient that is not finite -------------------------------------------------------------------------------------
+
+POISONED = 2, 4
+"""The worker whose gradient is not finite, and the step at which it is not."""
+Watch = Callable[..., dict[tuple[int, int], torch.Tensor]]
+
+
+@pytest.mark.parametrize("momentum", PLACEMENTS)
+@pytest.mark.parametrize("attack", ["none", "little", "label-flip"])
+def test_with_complete_quorums_a_nan_does_what_it_does_with_one_server(
+    momentum: str, attack: str, sampled: Watch
+) -> None:
+    """To the bit, in that round and in all later ones."""
+    sampled(POISONED)
+    settings = config(momentum=momentum, attack=attack, byzantine=0 if attack == "none" else 3, rule="krum")
+    plain, several = Run(settings.resolve(TASK), TASK), replicate(settings, 4)
+    for _ in range(8):
+        assert plain.play_round() == several.play_round()
+        assert bool((several.servers.models == plain.parameters).all())
+    assert bool(plain.parameters.isfinite().all())
+
+
+@pytest.mark.parametrize("momentum", PLACEMENTS)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_is_in_no_sum_of_workers_or_servers(
+    momentum: str, value: float, sampled: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partial quorums: every row sent and every server's direction, to the bit, are sums of what was finite."""
+    seen, updates = sampled(POISONED, value=value), []
+    step_of = RobustAggregator.step
+
+    def recording(self: RobustAggregator, rows: torch.Tensor) -> Update:
+        updates.append(step_of(self, rows))
+        return updates[-1]
+
+    monkeypatch.setattr(RobustAggregator, "step", recording)
+    settings = config(**SEVERAL, server_attack="sign-flip", attack="little", byzantine=2, momentum=momentum)
+    resolved = settings.resolve(TASK)
+    assert isinstance(resolved, ResolvedReplicatedConfig)
+    run = ReplicatedRun(resolved, TASK)
+    sums, server_sums = torch.zeros(7, run.parameters.numel()), torch.zeros(5, run.parameters.numel())
+    refused = 0
+    for step in range(9):
+        updates.clear()
+        run.play_round()
+        gradients = torch.stack([seen[worker, step] for worker in range(7)])
+        finite = gradients.isfinite().all(dim=1, keepdim=True)
+        assert bool(finite.all()) == (step != POISONED[1])
+        sums = torch.where(finite, torch.add(gradients, sums, alpha=0.9), sums)
+        sent = torch.where(finite, sums, gradients) if momentum == "workers" else gradients
+        for server, update in enumerate(updates):
+            heard = quorums.draw(1, "rows to servers", server, step, 7, 5)
+            torch.testing.assert_close(update.rows[:-2], sent[heard], rtol=0, atol=0, equal_nan=True)
+            assert bool(update.rows[-2:].isfinite().all()), "the attack is made of the rows that are finite"
+            refused += not bool(sent[heard].isfinite().all())
+        aggregates = torch.stack([update.aggregate.vector for update in updates])
+        server_sums = torch.add(aggregates, server_sums, alpha=0.9) if momentum == "server" else aggregates
+        assert torch.equal(torch.stack([update.vector for update in updates]), server_sums)
+        assert bool(server_sums.isfinite().all() and run.servers.models.isfinite().all())
+        assert math.isfinite(run.servers.drift["drift_after"])  # type: ignore[arg-type]
+    assert 0 < refused < 5, "some servers have heard it and some have not"
+
+
+@pytest.mark.parametrize("momentum", PLACEMENTS)
+@pytest.mark.parametrize("stopped", [5, 6])
+def test_a_run_resumes_to_the_same_bits_after_a_gradient_that_is_not_finite(
+    momentum: str, stopped: int, sampled: Watch, tmp_path: Path
+) -> None:
+    sampled(POISONED)
+    settings = config(**SEVERAL, server_attack="zero", attack="stale:delay=3", byzantine=2, momentum=momentum)
+    gy.train(settings, task=TASK, out=tmp_path / "whole")
+    rounds = itertools.count(1)
+    part = gy.train(settings, task=TASK, out=tmp_path / "parts", stop=lambda: next(rounds) == stopped)
+    assert part.status == "interrupted" and part.step == stopped
+    assert gy.resume(tmp_path / "parts", task=TASK).status == "complete"
+    for name in ("metrics.csv", "evaluations.csv", "workers.csv", "drift.csv", "model.pt"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes(), name
