@@ -17,6 +17,7 @@ from gyroscope._linalg import matrix
 from gyroscope.cli import main
 from gyroscope.research.asynchronous import AsyncConfig, train
 from gyroscope.research.asynchronous.async_placement import VersionedMomentum
+from gyroscope.research.asynchronous.async_tables import ARRIVAL_COLUMNS, METRIC_COLUMNS
 from gyroscope.runs import run_dir, setup
 from gyroscope.simulation.data.splits import Split
 from gyroscope.simulation.workers import SimulatedWorkers
@@ -186,6 +187,12 @@ def test_a_run_directory_is_one_like_any_other(tmp_path: Path) -> None:
         train(config, task=TASK, out=tmp_path / "run")
     train(config, task=TASK, out=tmp_path / "run", overwrite=True)
     assert len(pandas.read_csv(tmp_path / "run" / run_dir.ARRIVALS)) == len(arrivals)
+
+
+def test_every_recorded_column_is_explained() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "beyond" / "asynchronous.md").read_text(encoding="utf-8")
+    for column in (*ARRIVAL_COLUMNS, *METRIC_COLUMNS):
+        assert f"`{column}`" in text, column
 
 
 def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
