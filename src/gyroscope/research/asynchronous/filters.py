@@ -19,7 +19,7 @@ FilterState = TypeVar("FilterState")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrival:
-    """A gradient that arrives, and what the server knows of it. Filters keep the tensors: nobody may change them."""
+    """A gradient that arrives, and what the server knows of it. Filters keep the tensors, which must not change."""
 
     worker: int
     vector: Tensor
