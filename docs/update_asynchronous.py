@@ -13,7 +13,7 @@ from pathlib import Path
 import markers
 
 from gyroscope.experiments.grid import parse_seeds
-from gyroscope.research.asynchronous import findings, recipes
+from gyroscope.research.asynchronous import study_runs, study_tables
 
 DOCS = Path(__file__).resolve().parent / "beyond"
 FIGURE = "asynchronous"
@@ -29,20 +29,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default: %(default)s)")
     parser.add_argument("--no-runs", action="store_true", help="make tables and figure of the runs that are there")
     options = parser.parse_args()
-    todo = recipes.entries(options.task, parse_seeds(options.seeds))
-    for left, name in () if options.no_runs else recipes.run_all(todo, options.out, options.jobs):
+    todo = study_runs.study_runs(options.task, parse_seeds(options.seeds))
+    for left, name in () if options.no_runs else study_runs.run_all(todo, options.out, options.jobs):
         print(f"{left} left: {name}", flush=True)
-    runs = findings.load(todo, options.out)
+    runs = study_tables.load(todo, options.out)
     with tempfile.TemporaryDirectory() as folder:
-        picture = findings.figure(runs, Path(folder) / FIGURE)[0]
+        picture = study_tables.figure(runs, Path(folder) / FIGURE)[0]
         shutil.copy(picture, DOCS / picture.name)
     markers.replace(
         DOCS / "asynchronous.md",
         {
-            "staleness": findings.staleness_table(runs),
-            "speeds": findings.speeds_table(runs),
-            "attacks": findings.attacks_table(runs),
-            "dampening": findings.dampening_table(runs),
+            "staleness": study_tables.staleness_table(runs),
+            "speeds": study_tables.speeds_table(runs),
+            "attacks": study_tables.attacks_table(runs),
+            "dampening": study_tables.dampening_table(runs),
         },
     )
 

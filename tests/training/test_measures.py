@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from pathlib import Path
 
 import numpy
-import pandas
 import pytest
 import torch
 from torch import nn
@@ -27,10 +25,6 @@ SETTINGS = {
     "average, nobody attacks": {"rule": "average", "momentum": "workers", "mu": 0.5},
     "krum told of fewer than there are": {
         "rule": "krum", "attack": "sign-flip", "byzantine": 3, "declared_byzantine": 1, "lr": "0.3,2:0.05",
-    },
-    "krum, adaptive": {"rule": "krum", "attack": "gaussian", "byzantine": 2, "momentum": "adaptive", "lr": "9"},
-    "median, adaptive by an oracle": {
-        "rule": "median", "attack": "empire", "byzantine": 2, "momentum": "adaptive-oracle", "lr": "9",
     },
 }  # fmt: skip
 
@@ -189,17 +183,6 @@ def test_both_outcomes_of_both_conditions_are_met() -> None:
     assert set(result.metrics["at_workers"]) == {None}
     calm = gy.train(gy.Config(rule="median", workers=5, batch=500, steps=20, momentum="workers"))
     assert set(calm.metrics["condition_holds"]) >= {True}
-
-
-@pytest.mark.parametrize("placement", ["adaptive", "adaptive-oracle"])
-def test_where_momentum_was_is_on_record_and_stays_so_after_an_interruption(placement: str, tmp_path: Path) -> None:
-    config = gy.Config(rule="krum", attack="little", byzantine=5, steps=40, momentum=placement, lr="4")
-    whole = gy.train(config).tables["metrics.csv"]
-    assert {row["at_workers"] for row in whole} == {True, False}
-    rounds = iter(range(17))
-    gy.train(config, out=tmp_path / "run", stop=lambda: next(rounds, None) is None)
-    assert gy.resume(tmp_path / "run").tables["metrics.csv"] == whole
-    assert [row["at_workers"] for row in whole] == list(pandas.read_csv(tmp_path / "run" / "metrics.csv")["at_workers"])
 
 
 def test_the_update_is_the_aggregate_with_momentum_after_it(history: tuple) -> None:

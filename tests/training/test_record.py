@@ -303,17 +303,6 @@ def test_a_read_only_disk_is_one_message(small_disk: Path) -> None:
 # -- runs that diverge -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_begun_before_a_column_existed_goes_on_with_the_column_empty_until_then(tmp_path: Path) -> None:
-    config, rounds = gy.Config(rule="krum", workers=7, steps=9, momentum="adaptive"), iter(range(4))
-    gy.train(config, out=tmp_path / "run", stop=lambda: next(rounds, None) is None)
-    path = tmp_path / "run" / "metrics.csv"
-    pandas.read_csv(path, dtype=str).drop(columns="at_workers").to_csv(path, index=False)
-    rows = gy.resume(tmp_path / "run").tables["metrics.csv"]
-    whole = gy.train(config).tables["metrics.csv"]
-    assert rows == [{**row, "at_workers": None} if number < 5 else row for number, row in enumerate(whole)]
-    assert tuple(pandas.read_csv(path).columns) == measures.COLUMNS
-
-
 @pytest.mark.parametrize("attack", ["nan", "inf", "sign-flip:scale=1e30"])
 def test_averaging_under_a_fault_diverges_on_record_without_a_traceback(tmp_path: Path, attack: str) -> None:
     out = tmp_path / "run"

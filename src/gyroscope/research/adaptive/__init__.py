@@ -1,8 +1,10 @@
-"""Momentum placements and factors that adapt to the trajectory; docs/beyond/placements.md and docs/beyond/adapting.md.
+"""Momentum placements, factors and learning rates that adapt to the trajectory.
 
-from gyroscope.research.adaptive import AdaptiveConfig
+    from gyroscope.research.adaptive import AdaptiveConfig
 
-gy.train(AdaptiveConfig(rule="krum", attack="little", byzantine=5, momentum="adaptive", adapt="lr"))
+    gy.train(AdaptiveConfig(rule="krum", attack="little", byzantine=5, momentum="adaptive", adapt="lr"))
+
+docs/beyond/placements.md and docs/beyond/adapting.md have the results.
 """
 
 from __future__ import annotations

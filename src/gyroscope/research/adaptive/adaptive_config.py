@@ -18,19 +18,18 @@ PLACEMENTS: Mapping[str, Placement] = {
     for placement in (
         Placement(
             "feedback",
-            "before the rule, at each worker, with the server's past: G = F(g_1 + mu G', ..., g_n + mu G'), "
-            "G' the last",
-            "this one's released code",
+            "before the rule, at each worker, with the server's last result G': G = F(g_1 + mu G', ..., g_n + mu G')",
+            "El Mhamdi et al. 2020, released code",
         ),
         Placement(
             "adaptive",
-            "server-kept while the decrease condition holds by robust estimates from all rows, else server",
-            "this one's conclusion",
+            "server-kept while the decrease condition holds, by robust estimates from all rows; else server",
+            "El Mhamdi et al. 2020, conclusion",
         ),
         Placement(
             "adaptive-oracle",
-            "as adaptive, but judged by the honest rows alone, which no server knows",
-            "this one's conclusion",
+            "as adaptive, with the condition computed from the honest rows alone, which no server knows",
+            "El Mhamdi et al. 2020, conclusion",
         ),
     )
 }
@@ -56,9 +55,7 @@ class AdaptiveConfig(Config):
         if self.adapt not in ADAPTATIONS:
             raise UnknownNameError("adaptation", self.adapt, ADAPTATIONS)
         if self.nesterov and self.adapt != "none":
-            raise ConfigError(
-                "what adapts to the trajectory has no look-ahead form: leave out adapt or leave out nesterov"
-            )
+            raise ConfigError(f"adapt = {self.adapt!r} has no look-ahead form: leave out adapt or leave out nesterov")
         if self.nesterov and self.momentum in PLACEMENTS:
             raise ConfigError(
                 f"{self.momentum!r} has no look-ahead form: leave nesterov out, or use 'workers' or 'server'"

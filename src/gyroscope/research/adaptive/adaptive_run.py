@@ -1,4 +1,4 @@
-"""A run whose momentum adapts: the core's round, with another accumulator or another factor in every step."""
+"""The run behind `AdaptiveConfig`: the core's round, with another accumulator or another factor in every step."""
 
 from __future__ import annotations
 
@@ -32,23 +32,26 @@ class AdaptiveRun(Run):
     ) -> None:
         if worker_factory and config.momentum in _SIMULATED_ONLY:
             raise ConfigError(
-                f"the placement {config.momentum!r} exists in the simulation only (gyroscope train): with workers of "
-                "their own use workers, server, server-kept, adaptive or none"
+                f"the placement {config.momentum!r} exists in the simulation only (gyroscope train): with worker "
+                "processes use workers, server, server-kept, adaptive or none"
             )
         self.last = LastAggregate()
         self.accumulators: list[WorkerMomentum] = []
+        """All momentum before the rule; the schedule sets their factor in every step."""
+        self.mu = config.mu
         self.curvature = CurvatureSchedule(config.adapt, config.mu)
         self.curvature_state: CurvatureState = {}
         super().__init__(config, task, worker_factory)
         if self.round_config.workers.accumulates and "mu" in config.adapt:
             raise ConfigError(
-                "the workers accumulate with a factor of their own, which cannot adapt: use momentum server-kept, or "
-                "adapt the learning rate only"
+                f"adapt = {config.adapt!r} changes the momentum factor, and worker processes have one of their own: "
+                "use momentum server-kept, or adapt the learning rate only"
             )
 
     def _worker_momentum(self) -> WorkerMomentum:
         feedback = self.config.momentum == "feedback"
-        made = FeedbackMomentum(self.config.mu, self.last) if feedback else super()._worker_momentum()
+        made = FeedbackMomentum(self.mu, self.last) if feedback else super()._worker_momentum()
+        made.mu = self.mu  # Byzantine workers' momentum is made when an attack first asks, in any round
         self.accumulators.append(made)
         return made
 
@@ -66,7 +69,7 @@ class AdaptiveRun(Run):
     def _play(self, clock: Clock) -> Round:
         aggregator = self.round_state.aggregator
         chosen = self.curvature.hyperparameters(self.curvature_state)
-        aggregator.mu = chosen.mu
+        aggregator.mu = self.mu = chosen.mu
         for accumulator in self.accumulators:
             accumulator.mu = chosen.mu
         before = self.parameters.clone()
@@ -78,7 +81,8 @@ class AdaptiveRun(Run):
         self.curvature_state = self.curvature.observe(
             self.curvature_state, self.round_state.rows, before, chosen.mu, accumulated, shared
         )
-        self.last.vector = played.update.vector
+        if self.config.momentum == "feedback":
+            self.last.vector = played.update.vector.clone()  # a rule may return one of the rows
         clock.lap("momentum")
         extra = {"at_workers": aggregator.at_workers} if isinstance(aggregator, SwitchingAggregator) else {}
         return dataclasses.replace(played, mu=chosen.mu, extra=extra)

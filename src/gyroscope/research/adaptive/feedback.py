@@ -1,4 +1,4 @@
-"""The third variant of the paper's released code: momentum of the server's own past, in every row."""
+"""The third variant of the paper's released code: every row holds the momentum of the server's last result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gyroscope.momentum import WorkerMomentum
 
 
 class LastAggregate:
-    """The rule's last result, which all honest workers know."""
+    """The rule's last result, which the server sends to all workers with the model."""
 
     vector: Tensor | None = None
 
@@ -19,10 +19,16 @@ class FeedbackMomentum(WorkerMomentum):
 
     All honest rows move by the same vector, so their variance is that of plain gradients while their norm is that of
     momentum. For a rule that moves along with its rows, and Byzantine rows that do so too, this is momentum at the
-    server. No worker keeps anything of its own, so a gradient that is not finite leaves no trace.
+    server. A worker keeps nothing of its own, so a gradient that is not finite has no effect on later rounds.
     """
 
     def __init__(self, mu: float, last: LastAggregate) -> None:
+        """Begin with the first round.
+
+        Args:
+            mu: the momentum factor, 0 <= mu < 1.
+            last: where the run writes the rule's result after each round.
+        """
         super().__init__(mu)
         self.last = last
 

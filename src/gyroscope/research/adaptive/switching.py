@@ -22,12 +22,12 @@ class SwitchingAggregator(RobustAggregator):
     the one case and mu D_{t-1} + F(g_1, ..., g_n) in the other: `workers` if the condition always holds, `server` if
     it never does.
 
-    The server cannot see who is honest. It judges by the median of each column in place of the honest mean, and by the
-    median over workers of their median squared distance to the others, halved, in place of the variance. With fewer
-    than half of the rows Byzantine, each coordinate of the first is between honest ones. For n >= 2f + 2 the second is
-    between honest pairs' halved squared distances (at n = 2f + 1 it is at most the largest of them, but f rows at the
-    honest mean halve it): whatever f workers send moves the switch no further than honest values reach. That can be far
-    enough: what pulls the median the same way in every round looks like a straight trajectory
+    The server does not know which workers are honest. In place of the honest mean it uses the median of each column; in
+    place of the honest variance, half the median over workers of their median squared distance to the others. With
+    fewer than half of the rows Byzantine, each coordinate of the first is between honest ones. For n >= 2f + 2 the
+    second is between honest pairs' halved squared distances (at n = 2f + 1 it is at most the largest of them, but f
+    rows at the honest mean halve it). So f workers move the estimates no further than honest values reach. That can be
+    far enough to move the switch: rows that pull the median the same way in every round look like a straight trajectory
     (docs/beyond/placements.md).
     """
 
@@ -36,8 +36,8 @@ class SwitchingAggregator(RobustAggregator):
 
         Args:
             rule, f, mu, seed: as for `RobustAggregator`.
-            honest: how many rows, the first ones, are honest. Given, the switch is judged by those alone, which no
-                server can do: what the estimates are estimates of.
+            honest: how many rows, the first ones, are honest. If given, the condition is computed from those of them
+                that are finite, which no server can do: it shows what a server with perfect estimates would do.
         """
         super().__init__(rule, f, momentum="server-kept", mu=mu, seed=seed)
         self.honest = honest
@@ -69,14 +69,23 @@ class SwitchingAggregator(RobustAggregator):
         return self.per_worker.preview(rows) if at_workers else rows
 
     def _judge(self, rows: Tensor) -> tuple[bool, theory.Trajectory]:
+        """Return whether the condition holds in this round, and the trajectory after it.
+
+        Where too few rows are finite for an estimate, the condition does not hold and the trajectory stays as it was.
+        """
         if self.honest is None:
             mean, sigma = order_statistics.median(rows), robust_deviation(rows)
         else:
-            mean = rows[: self.honest].mean(dim=0)
-            sigma = theory.deviation(rows[: self.honest], mean) if self.honest > 1 else 0.0
+            honest = rows[: self.honest]
+            if not bool(matrix.all_finite(honest)):
+                honest = honest[honest.isfinite().all(dim=1)]
+            mean = honest.mean(dim=0)
+            sigma = theory.deviation(honest, mean) if len(honest) > 1 else 0.0
         before = self._trajectory or theory.Trajectory(torch.zeros_like(mean))
         assert self.mu is not None
         curvature, after = theory.advance(before, mean, sigma, self.mu)
+        if not math.isfinite(after.omega2 + after.lambda2):
+            return False, before
         return curvature.decreases, after
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,14 +107,14 @@ class SwitchingAggregator(RobustAggregator):
 
 
 def robust_deviation(rows: Tensor) -> float:
-    """Return sigma, from the median over rows of their median squared distance to the others.
+    """Return an estimate of sigma from the median over rows of their median squared distance to the others.
 
-    Two honest rows are 2 sigma^2 apart on average. Rows that hold NaN or an infinity are infinitely far.
+    The squared distance of two honest rows is 2 sigma^2 on average. That of a row that is not finite is infinite.
     """
     n = rows.shape[0]
     if n == 1:
         return 0.0
-    table = matrix.squared_distances(rows)
-    table.fill_diagonal_(math.inf)  # a row is not among its own neighbours
-    middle = table.sort(dim=1).values[:, (n - 2) // 2]
-    return math.sqrt(float(middle.sort().values[(n - 1) // 2]) / 2)
+    distances = matrix.squared_distances(rows)
+    distances.fill_diagonal_(math.inf)  # a row is not among its own neighbours
+    medians = distances.sort(dim=1).values[:, (n - 2) // 2]
+    return math.sqrt(float(medians.sort().values[(n - 1) // 2]) / 2)

@@ -1,12 +1,14 @@
 """Asynchronous training, simulated: workers of different speeds, stale gradients, and filters instead of rules.
 
-The server cannot aggregate what has not arrived, so it applies gradients one by one, as they come. What protects it is
-a filter that accepts or refuses each by itself: Kardam's (Damaskinos et al. 2018).
+The server waits for nobody, so it applies each gradient when it arrives. A filter, which accepts or refuses each
+gradient by itself, protects it: Kardam's (Damaskinos et al. 2018).
 
     from gyroscope.research import asynchronous
 
     result = asynchronous.train(asynchronous.AsyncConfig(attack="empire", byzantine=5, byzantine_speed=10))
     print(result.max_accuracy, result.arrivals[["worker", "staleness", "accepted"]].tail())
+
+docs/beyond/asynchronous.md has the results.
 """
 
 from __future__ import annotations

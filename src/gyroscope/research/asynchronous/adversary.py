@@ -11,6 +11,7 @@ from torch import Tensor
 from gyroscope import attacks
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
+from gyroscope._linalg import matrix
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import AttackContext, Drop, nested
 from gyroscope.research.asynchronous.async_config import ResolvedAsyncConfig
@@ -21,13 +22,13 @@ from gyroscope.simulation.workers import SimulatedWorkers
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Turn:
-    """A Byzantine worker is about to send something."""
+class ByzantineTurn:
+    """The moment at which a Byzantine worker's message is due."""
 
-    liar: int
-    """Which of the f, from 0."""
+    index: int
+    """Which of the f Byzantine workers, from 0."""
     number: int
-    """How many turns all of them have had, this one included: where their randomness comes from."""
+    """How many turns all of them have had, this one included: it selects their random stream."""
     count: int
     """How many turns this one has had before."""
     step: int
@@ -41,7 +42,7 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class NoRule(Rule):
-    """Stands where an attack looks for the configured rule. Who asks it for an aggregate is told that there is none."""
+    """The rule that an attack's context holds, since asynchronous training has none: it refuses to aggregate."""
 
     name = "none"
     resilient = False
@@ -53,29 +54,30 @@ class NoRule(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         raise ConfigError(
             "this attack asks what the rule will make of all rows, and asynchronous training has no rule: choose "
-            "parameters for which it need not ask, or another attack"
+            "parameters with which it does not ask, or another attack"
         )
 
 
-class OwnWork:
-    """What the Byzantine workers would send if they followed the protocol, each at data of its own.
+class AsyncByzantineGradients:
+    """Compute what the Byzantine workers would send if they followed the protocol, each at data of its own.
 
-    A worker's row is computed when somebody asks for it at its turn: the gradient at the model that it was given,
-    accumulated where momentum is at the workers. The others' rows are those of their last turns; who had none yet is
-    taken to send the same. Nothing here changes the run: neither the model nor anybody's randomness.
+    A worker's row is computed when an attack asks for it at the worker's turn: the gradient at the model that it
+    fetched, accumulated where momentum is at the workers. The others' rows are those of their last turns; a worker that
+    had no turn yet is assumed to send the same row. Nothing here changes the run: neither the model nor any random
+    stream.
     """
 
-    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, place: str) -> None:
+    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, placement: str) -> None:
         self.honest, self.f = honest, config.byzantine
-        nesterov = config.nesterov and place == "workers"
-        self.placements = {
-            flipped: AsyncPlacement(place, config.workers, config.mu, nesterov) for flipped in (False, True)
+        nesterov = config.nesterov and placement == "workers"
+        self._placements = {
+            flipped: AsyncPlacement(placement, config.workers, config.mu, nesterov) for flipped in (False, True)
         }
         self._workers: dict[bool, SimulatedWorkers] = {}
         self._last: dict[bool, dict[int, Tensor]] = {False: {}, True: {}}
 
-    def at(self, turn: Turn) -> Callable[[bool], Tensor]:
-        """A function from flipped to f rows; asking twice computes and accumulates once."""
+    def at(self, turn: ByzantineTurn) -> Callable[[bool], Tensor]:
+        """Return a function from `flipped` to (f, d) rows; asking twice computes and accumulates once."""
         asked: set[bool] = set()
 
         def rows(flipped: bool = False) -> Tensor:
@@ -83,12 +85,12 @@ class OwnWork:
             if flipped not in asked:
                 asked.add(flipped)
                 gradient = self._gradient(turn, flipped)
-                last[turn.liar] = self.placements[flipped].sent(turn.liar, gradient, turn.version)
-            return torch.stack([last.get(liar, last[turn.liar]) for liar in range(self.f)])
+                last[turn.index] = self._placements[flipped].sent(turn.index, gradient, turn.version)
+            return torch.stack([last.get(index, last[turn.index]) for index in range(self.f)])
 
         return rows
 
-    def _gradient(self, turn: Turn, flipped: bool) -> Tensor:
+    def _gradient(self, turn: ByzantineTurn, flipped: bool) -> Tensor:
         if flipped not in self._workers:
             relabel = flip(self.honest.data.targets) if flipped else None
             self._workers[flipped] = self.honest.beside(self.f, relabel)
@@ -97,53 +99,56 @@ class OwnWork:
         with unchanged_buffers(self.honest.model):
             parameters.copy_(turn.fetched)
             try:
-                _, rows = self._workers[flipped].alone(turn.liar).sample(turn.count)
+                _, rows = self._workers[flipped].alone(turn.index).sample(turn.count)
             finally:
                 parameters.copy_(now)
         return rows[0]
 
 
 class Adversary:
-    """The Byzantine workers, who collude and know what every honest worker last sent.
+    """The Byzantine workers, which collude and know what every honest worker last sent.
 
-    The attack makes its f rows of those, as in a round, and each of the f workers sends its own when its turn comes. So
-    a turn takes the place of a round, but for what an attack does by the step: that is a round of time. As long as no
-    honest worker has sent anything, they are silent.
+    At each turn the attack computes its f rows from those, as in a round, and the worker whose turn it is sends its
+    own. So a turn takes the place of a round, except for what an attack does by the step: that is a round of time. They
+    send nothing until an honest worker has sent something.
     """
 
-    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, place: str) -> None:
+    def __init__(self, config: ResolvedAsyncConfig, honest: SimulatedWorkers, placement: str) -> None:
         self.attack = attacks.parse(config.attack)
-        self.f, self.declared_f, self.seed, self.place = config.byzantine, config.declared_byzantine, config.seed, place
-        self.own = OwnWork(config, honest, place)
+        self.f, self.declared_f, self.seed = config.byzantine, config.declared_byzantine, config.seed
+        self.placement = placement
+        self._gradients = AsyncByzantineGradients(config, honest, placement)
         self._drops = any(isinstance(part, Drop) for part in nested.parts(self.attack))
         self._rows = honest.parameters.new_zeros(honest.count, honest.parameters.numel())
         self._known = torch.zeros(honest.count, dtype=torch.bool)
-        self._described: CachedMoments | None = None
-        self._notes: dict[str, Tensor] = {}
+        self._moments: CachedMoments | None = None
+        self._state: dict[str, Tensor] = {}
 
-    def overhear(self, worker: int, vector: Tensor) -> None:
-        """An honest worker has sent something."""
+    def observe(self, worker: int, vector: Tensor) -> None:
+        """Take note of what an honest worker sent. A vector that is not finite tells nothing: the last one stays."""
+        if not bool(matrix.all_finite(vector)):
+            return
         self._rows[worker] = vector
         self._known[worker] = True
-        self._described = None
+        self._moments = None
 
-    def send(self, turn: Turn) -> Tensor | None:
-        """What a Byzantine worker sends at its turn; None where it has nothing to go by, or drops out."""
+    def send(self, turn: ByzantineTurn) -> Tensor | None:
+        """Return what a Byzantine worker sends at its turn; None where it knows no honest row, or drops out."""
         if not bool(self._known.any()):
             return None
-        if self._described is None:
-            self._described = CachedMoments(self._rows if bool(self._known.all()) else self._rows[self._known])
-        view = AttackContext(
+        if self._moments is None:
+            self._moments = CachedMoments(self._rows if bool(self._known.all()) else self._rows[self._known])
+        context = AttackContext(
             rule=NoRule(),
             declared_f=self.declared_f,
             generator=random_streams.generator(self.seed, "attack", turn.number),
             step=turn.step,
-            parameters=turn.parameters.clone(),  # the adversary sees the parameters but cannot write them
-            momentum=self.place,
-            state=self._notes,
-            moments=self._described,
-            compute_gradients=self.own.at(turn),
+            parameters=turn.parameters.clone(),  # the adversary reads the parameters but cannot write them
+            momentum=self.placement,
+            state=self._state,
+            moments=self._moments,
+            compute_gradients=self._gradients.at(turn),
         )
-        row = self.attack(self._described.rows, self.f, view)[turn.liar].clone()
-        # In a round a row of NaN stands for a worker that is missing. Here who is missing sends nothing.
+        row = self.attack(self._moments.rows, self.f, context)[turn.index].clone()
+        # In a synchronous round a row of NaN stands for a missing worker. Here a missing worker sends nothing.
         return None if self._drops and bool(row.isnan().all()) else row

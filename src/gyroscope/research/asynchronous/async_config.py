@@ -1,4 +1,4 @@
-"""The configuration of one asynchronous run: a configuration as any other, and when things happen besides."""
+"""The configuration of one asynchronous run: what every run has, the filter, and the workers' speeds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from gyroscope.runs.config import (
 )
 from gyroscope.simulation.tasks import Task
 
-_WHEN = "who is how fast"
+_SPEED = "how fast the workers are"
 
 _SEARCHED = ("factor", "sign", "gamma", "epsilon")
-"""Parameters of attacks which, with `auto`, are searched for against the rule."""
+"""Parameters of attacks whose value `auto` is a search against the rule."""
 
 
 def _check_no_search(attack: Attack) -> None:
@@ -33,19 +33,19 @@ def _check_no_search(attack: Attack) -> None:
         for name in _SEARCHED:
             if getattr(part, name, None) == "auto":
                 raise ConfigError(
-                    f"the attack '{part}' searches for the {name} that is worst for a rule, and asynchronous "
-                    "training has none: give it a number"
+                    f"the attack '{part}' searches for the {name} that is worst for a rule, and asynchronous training "
+                    "has none: give it a number"
                 )
 
 
 @names_the_nearest
 @dataclasses.dataclass(frozen=True)
 class AsyncConfig(CommonConfig):
-    """Everything that determines an asynchronous run.
+    """Everything that determines an asynchronous run. `None` means: as the task has it.
 
-    Time is counted in rounds: one is the time in which a worker of speed 1 computes a gradient, so that as many
-    gradients arrive in it as in a synchronous round. The learning rate is a round's, too: each of n workers' gradients
-    moves the model by lr / n times itself.
+    Time is counted in rounds. A worker of speed 1 computes one gradient per round, so that as many gradients arrive in
+    a round as in a synchronous one. The learning rate, too, is that of a round: each of n workers' gradients moves the
+    model by lr / n times itself.
     """
 
     steps: int | None = option(None, WHAT, "length of the run, in rounds of simulated time", "T")
@@ -54,7 +54,7 @@ class AsyncConfig(CommonConfig):
     declared_byzantine: int | None = option(
         None, WHO, "f, how many the filter is told to tolerate (default: as many as there are)", "F"
     )
-    filter: str = option("kardam", WHO, "what decides over each gradient: kardam, lipschitz, frequency, none", "FILTER")
+    filter: str = option("kardam", WHO, "what judges each gradient: kardam, lipschitz, frequency, none", "FILTER")
     momentum: str = option(
         "workers", HOW, "where momentum is computed: workers, server, server-each, server-rounds, none", "PLACE"
     )
@@ -62,19 +62,22 @@ class AsyncConfig(CommonConfig):
         None, HOW, "learning rate of a round (a gradient is applied with 1/n of it), or a schedule over rounds", "RATE"
     )
     dampening: str = option(
-        "none", HOW, "how much stale gradients count: none, inverse, exponential:alpha=0.2", "LAMBDA"
+        "none", HOW, "the factor of a stale gradient: none, inverse, exponential:alpha=0.2", "LAMBDA"
     )
 
     speeds: str = option(
-        "lognormal:sigma=0.5", _WHEN, "of honest workers: equal, lognormal:sigma=S, or a list such as 1,1,0.5", "SPEEDS"
+        "lognormal:sigma=0.5",
+        _SPEED,
+        "of honest workers: equal, lognormal:sigma=S, or a list such as 1,1,0.5",
+        "SPEEDS",
     )
-    byzantine_speed: float = option(1.0, _WHEN, "of Byzantine workers: 10 sends ten gradients a round", "S")
-    jitter: float = option(0.2, _WHEN, "each computation's time varies by exp(jitter * normal)", "SIGMA")
-    stragglers: float = option(0.0, _WHEN, "probability that a computation straggles", "P")
-    straggler_factor: float = option(10.0, _WHEN, "how many times longer it then takes", "X")
+    byzantine_speed: float = option(1.0, _SPEED, "of Byzantine workers: 10 sends ten gradients a round", "S")
+    jitter: float = option(0.2, _SPEED, "each computation's time varies by exp(jitter * normal)", "SIGMA")
+    stragglers: float = option(0.0, _SPEED, "probability that a computation straggles", "P")
+    straggler_factor: float = option(10.0, _SPEED, "how many times longer it then takes", "X")
     idle: float = option(
         0.0,
-        _WHEN,
+        _SPEED,
         "an honest worker's pause between two gradients, in computing times: the longer, the less stale",
         "X",
     )
@@ -126,11 +129,11 @@ class ResolvedAsyncConfig(ResolvedCommon, AsyncConfig):
         async_placement.check(self.momentum, self.mu, self.nesterov)
         timing.speeds(self.speeds, self.workers - self.byzantine, self.seed)
 
-    def pace(self) -> timing.Pace:
-        """Return who is how fast."""
+    def worker_timing(self) -> timing.WorkerTiming:
+        """Return how long each worker's computations take."""
         honest = self.workers - self.byzantine
         own = timing.speeds(self.speeds, honest, self.seed)
-        return timing.Pace(
+        return timing.WorkerTiming(
             timing.all_speeds(own, self.byzantine, self.byzantine_speed),
             honest=honest,
             seed=self.seed,

@@ -1,6 +1,6 @@
-"""The asynchronous run: events in the order of their time, each a model fetched or a gradient arrived.
+"""The asynchronous run: events in the order of their time. In each, a worker fetches the model or a gradient arrives.
 
-A run is determined by its configuration, to the bit. There is no resuming: a run that was interrupted begins anew.
+The configuration determines a run, to the bit. An interrupted run cannot be resumed: it begins anew.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from torch import Tensor
 
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope.research.asynchronous import dampening, kardam, timing
-from gyroscope.research.asynchronous.adversary import Adversary, Turn
+from gyroscope.research.asynchronous.adversary import Adversary, ByzantineTurn
 from gyroscope.research.asynchronous.async_config import AsyncConfig, ResolvedAsyncConfig
 from gyroscope.research.asynchronous.async_placement import AsyncPlacement
+from gyroscope.research.asynchronous.async_server import AsyncServer
 from gyroscope.research.asynchronous.async_tables import (
     ARRIVAL_COLUMNS,
     METRIC_COLUMNS,
@@ -29,7 +30,6 @@ from gyroscope.research.asynchronous.async_tables import (
 )
 from gyroscope.research.asynchronous.counterfactual import CounterfactualFilter, other_order
 from gyroscope.research.asynchronous.filters import Arrival
-from gyroscope.research.asynchronous.participants import AsyncServer, AsyncWorkers
 from gyroscope.runs import run_dir, setup
 from gyroscope.runs.callbacks import Callback, Callbacks
 from gyroscope.runs.config import NO_ATTACK
@@ -37,6 +37,7 @@ from gyroscope.runs.loop import TrainingLoop
 from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
+from gyroscope.runs.training import load_task
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data.splits import Split
 from gyroscope.simulation.metrics import Number
@@ -75,14 +76,19 @@ def train(
         callbacks: called at every round of time and evaluation.
         stop: asked after every round of time; once it returns True the run ends with the status `interrupted`, for
             good.
+
+    Returns:
+        The result: status, tables, model.
+
+    Raises:
+        GyroscopeError: the configuration cannot run, data is missing, or the disk refuses a write.
     """
     resolved = config.resolve(task)
     if resolved.data_dir is not None:
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    loaded = task or tasks.parse(resolved.task).load(resolved.data_dir, bool(callbacks))
-    run, callback = AsyncRun(resolved, loaded), Callbacks(*callbacks)
+    run, callback = AsyncRun(resolved, task or load_task(resolved, bool(callbacks))), Callbacks(*callbacks)
     if out is None:
         result = run.go(None, callback, stop)
     else:
@@ -94,12 +100,13 @@ def train(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fetched:
-    """What a worker is busy with: the model that it was given, and the gradient that it will send."""
+    """A computation under way: the model that the worker fetched, and what an honest worker will send."""
 
     parameters: Tensor
     version: int
     gradient: Tensor | None = None
     vector: Tensor | None = None
+    """What it will send: the gradient, or with momentum at the workers the accumulated one."""
     loss: float | None = None
 
 
@@ -114,7 +121,8 @@ class AsyncRun(TrainingLoop):
         self.model, self.parameters = honest.model, honest.parameters
         self.test = Split.of(task.test).to(self.parameters.device)
         self.honest = honest.count
-        self.workers = AsyncWorkers(honest)
+        self.workers = [honest.alone(worker) for worker in range(honest.count)]
+        """The honest workers, one by one: worker i's k-th batch is that of step k of a synchronous run."""
         self.placement = AsyncPlacement(config.momentum, config.workers, config.mu, config.nesterov)
         self.adversary = self._adversary(honest, config.momentum)
         self.schedule = Schedule.parse(config.lr)
@@ -131,12 +139,12 @@ class AsyncRun(TrainingLoop):
         self.counterfactual: CounterfactualFilter | None = None
         if config.compare_orders:
             other = self._adversary(honest, other_order(config.momentum))
-            self.counterfactual = CounterfactualFilter(config, chosen, self.parameters, other)
-        self.pace = config.pace()
-        self.queue = timing.plan(self.pace)
+            self.counterfactual = CounterfactualFilter(config, chosen, other)
+        self.timing = config.worker_timing()
+        self.queue = timing.first_events(self.timing)
         self.busy: dict[int, _Fetched] = {}
         self.computed: collections.Counter[int] = collections.Counter()
-        self.lies = 0
+        self.byzantine_turns = 0
         self.tables = {table: [] for table in self.columns(self.config)}
         self._round: list[TableRow] = []
 
@@ -146,11 +154,11 @@ class AsyncRun(TrainingLoop):
         own = {run_dir.METRICS: METRIC_COLUMNS, run_dir.ARRIVALS: ARRIVAL_COLUMNS}
         return {**super().columns(config), **own}
 
-    def _adversary(self, honest: SimulatedWorkers, place: str) -> Adversary | None:
-        return None if self.config.attack == NO_ATTACK else Adversary(self.config, honest, place)
+    def _adversary(self, honest: SimulatedWorkers, placement: str) -> Adversary | None:
+        return None if self.config.attack == NO_ATTACK else Adversary(self.config, honest, placement)
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
-        """Let everything happen before the next whole number on the clock."""
+        """Process all events of the next unit of time."""
         while True:
             event = self.queue.pop()
             if event.time >= self.step + 1:
@@ -170,55 +178,56 @@ class AsyncRun(TrainingLoop):
         return row
 
     def _fetch(self, event: timing.TimedEvent) -> None:
-        """A worker takes the model as it is now. An honest one's gradient is determined by that, so it is computed."""
+        """Give a worker the model as it is now. That determines an honest worker's gradient, so it is computed here."""
         worker, count = event.worker, self.computed[event.worker]
         self.computed[worker] += 1
         version, parameters = self.server.version, self.parameters.clone()
         if worker < self.honest:
-            loss, gradient = self.workers.gradient(worker, count)
-            vector = self.placement.sent(worker, gradient, version)
-            self.busy[worker] = _Fetched(parameters, version, gradient, vector, loss)
+            losses, rows = self.workers[worker].sample(count)
+            vector = self.placement.sent(worker, rows[0], version)
+            self.busy[worker] = _Fetched(parameters, version, rows[0], vector, float(losses[0]))
         else:
             self.busy[worker] = _Fetched(parameters, version)
-        self.queue.push(timing.TimedEvent(event.time + self.pace.duration(worker, count), timing.ARRIVE, worker))
+        self.queue.push(timing.TimedEvent(event.time + self.timing.duration(worker, count), timing.ARRIVE, worker))
 
     def _arrive(self, event: timing.TimedEvent, directory: RunDirectory | None) -> None:
-        """A worker's gradient reaches the server, which judges it; then the worker goes on."""
+        """Let the server judge a worker's gradient; then the worker goes on."""
         worker, fetched = event.worker, self.busy.pop(event.worker)
-        liar = worker >= self.honest
-        vector, shown = self._lies(worker, fetched) if liar else self._truth(worker, fetched)
+        byzantine = worker >= self.honest
+        send = self._send_byzantine if byzantine else self._send_honest
+        vector, in_other_order = send(worker, fetched)
         if vector is not None:
             arrival = Arrival(worker, vector, fetched.parameters, fetched.version)
-            other = self.counterfactual.judge(arrival, shown) if self.counterfactual else None
+            other = self.counterfactual.judge(arrival, in_other_order) if self.counterfactual else None
             outcome = self.server.receive(arrival, self.step)
-            row = arrival_row(event.time, worker, liar, fetched.version, fetched.loss, outcome, other)
+            row = arrival_row(event.time, worker, byzantine, fetched.version, fetched.loss, outcome, other)
             self._round.append(row)
             self.record(directory, run_dir.ARRIVALS, row)
-        lasted = self.pace.duration(worker, self.computed[worker] - 1)
-        self.queue.push(timing.TimedEvent(event.time + self.pace.rest(worker, lasted), timing.FETCH, worker))
+        lasted = self.timing.duration(worker, self.computed[worker] - 1)
+        self.queue.push(timing.TimedEvent(event.time + self.timing.rest(worker, lasted), timing.FETCH, worker))
 
-    def _truth(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
-        """(what an honest worker sends, what it would send in the other order)."""
+    def _send_honest(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
+        """Return what an honest worker sends, and what it would send in the other order."""
         assert fetched.gradient is not None and fetched.vector is not None
         if self.adversary:
-            self.adversary.overhear(worker, fetched.vector)
-        shown = self.counterfactual.honest(worker, fetched.gradient, fetched.version) if self.counterfactual else None
-        return fetched.vector, shown
+            self.adversary.observe(worker, fetched.vector)
+        other = self.counterfactual.honest(worker, fetched.gradient, fetched.version) if self.counterfactual else None
+        return fetched.vector, other
 
-    def _lies(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
-        """(what a Byzantine worker sends, what it would send in the other order); None for nothing."""
+    def _send_byzantine(self, worker: int, fetched: _Fetched) -> tuple[Tensor | None, Tensor | None]:
+        """Return what a Byzantine worker sends, and what it would send in the other order; None for nothing."""
         assert self.adversary is not None
-        self.lies += 1
-        turn = Turn(
-            liar=worker - self.honest,
-            number=self.lies,
+        self.byzantine_turns += 1
+        turn = ByzantineTurn(
+            index=worker - self.honest,
+            number=self.byzantine_turns,
             count=self.computed[worker] - 1,
             step=self.step,
             fetched=fetched.parameters,
             version=fetched.version,
             parameters=self.parameters,
         )
-        return self.adversary.send(turn), self.counterfactual.lie(turn) if self.counterfactual else None
+        return self.adversary.send(turn), self.counterfactual.byzantine(turn) if self.counterfactual else None
 
     def title(self) -> str:
         """Return one line that says what is run."""

@@ -1,12 +1,13 @@
-"""What is recorded of an asynchronous run. docs/beyond/asynchronous.md explains every column."""
+"""The tables of an asynchronous run. docs/beyond/asynchronous.md explains every column."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
+from gyroscope.research.asynchronous.async_server import ArrivalOutcome
 from gyroscope.research.asynchronous.kardam import FREQUENCY, LIPSCHITZ
-from gyroscope.research.asynchronous.participants import ArrivalOutcome
 from gyroscope.simulation.metrics import Number
 
 METRIC_COLUMNS = (
@@ -56,7 +57,7 @@ def arrival_row(
     outcome: ArrivalOutcome,
     other: bool | None,
 ) -> TableRow:
-    """One gradient, as it arrived and what became of it."""
+    """Return the row of one gradient: how it arrived, and what the server did with it."""
     verdict = outcome.verdict
     return {
         "step": int(time),
@@ -78,20 +79,24 @@ def arrival_row(
 
 
 def metric_row(step: int, lr: float, version: int, arrivals: Sequence[TableRow]) -> TableRow:
-    """The arrivals of one round of time together. Staleness, weight and age are means over what was accepted."""
+    """Return the row of one round of time. Staleness, weight and age are means over the accepted gradients.
+
+    The loss is the mean over the honest gradients whose loss is finite.
+    """
     accepted = [row for row in arrivals if row["accepted"]]
-    lies = [row for row in accepted if row["byzantine"]]
+    byzantine = [row for row in accepted if row["byzantine"]]
+    losses = [row["loss"] for row in arrivals if row["loss"] is not None and math.isfinite(row["loss"])]
     return {
         "step": step,
         "lr": lr,
-        "loss": _mean([row["loss"] for row in arrivals if row["loss"] is not None]),
+        "loss": _mean(losses),
         "received": len(arrivals),
         "accepted": len(accepted),
         "refused_lipschitz": sum(bool(row["refused_lipschitz"]) for row in arrivals),
         "refused_frequency": sum(bool(row["refused_frequency"]) for row in arrivals),
         "byzantine_received": sum(bool(row["byzantine"]) for row in arrivals),
-        "byzantine_accepted": len(lies),
-        "byzantine_share": len(lies) / len(accepted) if accepted else None,
+        "byzantine_accepted": len(byzantine),
+        "byzantine_share": len(byzantine) / len(accepted) if accepted else None,
         "version": version,
         "staleness": _mean([row["staleness"] for row in accepted]),
         "staleness_max": max((int(row["staleness"] or 0) for row in accepted), default=None),
@@ -101,7 +106,7 @@ def metric_row(step: int, lr: float, version: int, arrivals: Sequence[TableRow])
 
 
 def share_row(step: int, workers: int, arrivals: Sequence[TableRow]) -> TableRow | None:
-    """Each worker's share in what was accepted; None where nothing was."""
+    """Return each worker's share in the accepted gradients; None where the server accepted none."""
     accepted = [int(row["worker"] or 0) for row in arrivals if row["accepted"]]
     if not accepted:
         return None

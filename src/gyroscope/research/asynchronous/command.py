@@ -9,44 +9,47 @@ from gyroscope.cli import train
 
 _EXAMPLES = """\
 how it works:
-  Nobody waits for anybody. A worker fetches the model, computes a gradient, sends it, and fetches again. The server
-  applies what arrives at once, if the filter accepts it. By then the model has usually changed: the number of changes
-  that a gradient has missed is its staleness. Time is simulated, in rounds: a worker of speed 1 sends one gradient a
+  A worker fetches the model, computes a gradient, sends it, and fetches again; it waits for nobody. The server applies
+  a gradient when it arrives, if the filter accepts it. By then the model has usually changed: the number of changes
+  that a gradient has missed is its staleness. Time is simulated, in rounds: a worker of speed 1 sends one gradient per
   round. A fast Byzantine worker sends many (--byzantine-speed).
 
-filters (--filter), which see one gradient at a time and need n >= 3f + 1 workers:
-  kardam     both of the following (Damaskinos et al. 2018)
-  lipschitz  refuses what grew faster, relative to how far the model moved, than the n - f slowest-growing workers'
-  frequency  accepts nobody twice within 2f + 1 gradients: f workers never have more than f of them, however fast
+filters (--filter), which see one gradient at a time:
+  kardam     both of the following (Damaskinos et al. 2018); needs n >= 3f + 1 workers
+  lipschitz  refuses what grew faster, relative to how far the model moved, than the n - f slowest-growing workers';
+             needs n >= 2f + 1
+  frequency  accepts no worker twice within 2f + 1 gradients, so that f workers never have more than f of them, however
+             fast they are; needs n >= 3f + 1
   none       accepts everything
 
 momentum (--momentum):
   workers        each worker sends the sum of its own gradients: the filter judges sums
-  server-each    the server sums up what it accepted from each worker: the filter judges gradients
-  server         the server sums up what it accepted from anybody; its memory lasts 1/(1-mu) gradients, not rounds
+  server-each    the server keeps a sum per worker, of what it accepted: the filter judges gradients
+  server         the server keeps one sum of all that it accepted; its memory lasts 1/(1-mu) gradients, not rounds
   server-rounds  the same, with the factor mu^(1/n): its memory lasts as long as a worker's
   none
 
 examples:
-  fast liars, without a filter and with one:
+  fast Byzantine workers, without a filter and with one:
     gyroscope async --attack sign-flip --byzantine 5 --byzantine-speed 10 --filter none --out runs/open
     gyroscope async --attack sign-flip --byzantine 5 --byzantine-speed 10 --out runs/kardam
 
-  stragglers, whose gradients are stale and count less:
+  stragglers, whose stale gradients are dampened:
     gyroscope async --stragglers 0.1 --dampening exponential:alpha=0.02 --momentum server --out runs/stale
 
-what a run directory holds: as after `gyroscope train`, and arrivals.csv with a line for every gradient. metrics.csv has
-columns of its own (docs/beyond/asynchronous.md). Same configuration and seed, same bits. An interrupted run cannot be
-resumed, and `gyroscope report` does not read these directories.
+A run directory holds what `gyroscope train` writes, and arrivals.csv with a line for every gradient. metrics.csv has
+columns of its own (docs/beyond/asynchronous.md). The same configuration and seed give the same bits. An interrupted run
+cannot be resumed, and `gyroscope report` does not read these directories.
 """
 
 
 def add(commands: Any) -> None:
+    """Add the command to the command line's parsers."""
     from gyroscope.research.asynchronous.async_config import AsyncConfig
 
     command = commands.add_parser(
         "async",
-        help="simulate asynchronous training: stale gradients, fast liars, filters",
+        help="simulate asynchronous training: stale gradients, fast Byzantine workers, filters",
         description="Train a model with n workers of different speeds, f of them Byzantine, that do not wait for each "
         "other. What you leave out is taken from the task.",
         epilog=_EXAMPLES,
@@ -77,12 +80,12 @@ def _run(options: argparse.Namespace) -> int:
             f"begin anew with --overwrite -> {result.directory}"
         )
         return 130
-    _tell(result)
+    _print_arrivals(result)
     return train.conclude(result, "async")
 
 
-def _tell(result: Any) -> None:
-    """What the filter did, in a line."""
+def _print_arrivals(result: Any) -> None:
+    """Print in a line what the filter did."""
     arrivals = result.arrivals
     accepted = arrivals[arrivals["accepted"]]
     print(

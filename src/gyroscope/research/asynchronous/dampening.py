@@ -1,4 +1,4 @@
-"""How much a stale gradient counts: Lambda(tau), 1 for a fresh one and less the more versions it has missed."""
+"""The factor of a stale gradient: Lambda(tau), 1 for a fresh one, and smaller the more versions it has missed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gyroscope._core.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Dampening(ABC):
-    """Staleness in, factor out: 1 at 0, and it never grows."""
+    """Map a staleness to a factor, which is 1 at staleness 0 and never grows."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -28,10 +28,10 @@ class Dampening(ABC):
 
 @dataclasses.dataclass(frozen=True)
 class NoDampening(Dampening):
-    """Lambda = 1: a stale gradient counts like a fresh one."""
+    """Lambda = 1: a stale gradient counts as much as a fresh one."""
 
     name = "none"
-    summary = "1: a stale gradient counts like a fresh one"
+    summary = "1: a stale gradient counts as much as a fresh one"
 
     def __call__(self, staleness: int) -> float:
         return 1.0
@@ -72,6 +72,6 @@ DAMPENINGS: dict[str, type[Dampening]] = {kind.name: kind for kind in (NoDampeni
 
 
 def parse(spec: str) -> Dampening:
-    """The dampening that a spec such as `exponential:alpha=0.1` describes."""
+    """Return the dampening that a spec such as `exponential:alpha=0.1` describes."""
     name, parameters = registry.split(spec)
     return registry.make("dampening", Dampening, DAMPENINGS, name, parameters)

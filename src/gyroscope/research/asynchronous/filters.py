@@ -1,6 +1,6 @@
-"""What every filter is: it sees one gradient at a time, and accepts or refuses it.
+"""The base of all filters. A filter sees one gradient at a time, and accepts or refuses it.
 
-A filter is a small frozen dataclass; what it remembers is an explicit state, given and returned, never changed.
+A filter is a small frozen dataclass. Its state is explicit: `judge` takes one and returns the next.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FilterState = TypeVar("FilterState")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Arrival:
-    """A gradient as it arrives, and what the server knows of it. Filters keep the tensors: they must not change."""
+    """A gradient that arrives, and what the server knows of it. Filters keep the tensors, which must not change."""
 
     worker: int
     vector: Tensor
@@ -32,6 +32,8 @@ class Arrival:
 
 @dataclasses.dataclass(frozen=True)
 class FilterVerdict:
+    """Whether a filter accepts a gradient, and why not."""
+
     accepted: bool
     refused_by: str = ""
     """`lipschitz`, `frequency`, or empty."""
@@ -43,7 +45,7 @@ class FilterVerdict:
 
 @dataclasses.dataclass(frozen=True)
 class Filter(ABC, Generic[FilterState]):
-    """Accepts or refuses each gradient as it arrives."""
+    """Accept or refuse each gradient as it arrives."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -51,10 +53,11 @@ class Filter(ABC, Generic[FilterState]):
     needs: ClassVar[str] = "n >= 1"
 
     def min_workers(self, f: int) -> int:
-        """How many workers it needs to tolerate f Byzantine ones and still go on when those are silent."""
+        """Return how many workers it needs to tolerate f Byzantine ones, and to go on when those are silent."""
         return 1
 
     def check_feasible(self, n: int, f: int) -> None:
+        """Raise an InfeasibleError where n workers are too few for f Byzantine ones."""
         least = self.min_workers(f)
         if n < least:
             raise InfeasibleError(
@@ -64,11 +67,11 @@ class Filter(ABC, Generic[FilterState]):
 
     @abstractmethod
     def begin(self, f: int) -> FilterState:
-        """What it remembers before the first arrival."""
+        """Return the state before the first arrival."""
 
     @abstractmethod
     def judge(self, arrival: Arrival, state: FilterState) -> tuple[FilterVerdict, FilterState]:
-        """The verdict on a gradient, and the state for the next."""
+        """Return the verdict on a gradient, and the state for the next one."""
 
     def __str__(self) -> str:
         return registry.text(self)
@@ -76,10 +79,10 @@ class Filter(ABC, Generic[FilterState]):
 
 @dataclasses.dataclass(frozen=True)
 class NoFilter(Filter[None]):
-    """Accepts everything: plain asynchronous SGD."""
+    """Accept everything: plain asynchronous SGD."""
 
     name = "none"
-    summary = "accepts everything: plain asynchronous SGD, at anybody's mercy"
+    summary = "accepts everything: plain asynchronous SGD, without protection"
     paper = "-"
 
     def begin(self, f: int) -> None:

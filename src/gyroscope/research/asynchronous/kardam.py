@@ -1,7 +1,7 @@
 """Kardam's filters (Damaskinos et al. 2018, "Asynchronous Byzantine Machine Learning").
 
-Two filters, one after the other: what a worker sends may not grow faster than what most workers' gradients do, and no
-few workers may supply most of the updates, however fast they are.
+The Lipschitz filter refuses gradients that grow faster than those of most workers. The frequency filter lets no small
+group of workers supply most of the updates, however fast they are. `kardam` applies the first, then the second.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LIPSCHITZ, FREQUENCY = "lipschitz", "frequency"
 
 
 @dataclasses.dataclass(frozen=True)
-class Grown:
+class LipschitzState:
     """What the Lipschitz filter remembers, per worker."""
 
     f: int
     newest: Mapping[int, Arrival] = dataclasses.field(default_factory=dict)
-    """The last gradient that was accepted."""
+    """The last accepted gradient."""
     older: Mapping[int, Arrival] = dataclasses.field(default_factory=dict)
-    """The last accepted one that was computed on another model than the newest."""
+    """The last accepted gradient that was computed on another model than the newest."""
     coefficients: Mapping[int, float] = dataclasses.field(default_factory=dict)
     """The latest growth coefficient, of accepted and of refused gradients alike."""
     norms: Mapping[int, float] = dataclasses.field(default_factory=dict)
@@ -37,26 +37,27 @@ class Grown:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lipschitz(Filter[Grown]):
-    """Refuses gradients that grew faster than most: K = |g - g'| / |theta - theta'|, since its worker's last accepted.
+class Lipschitz(Filter[LipschitzState]):
+    """Refuse a gradient that grew faster than most: K = |g - g'| / |theta - theta'|, since its worker's last accepted.
 
-    A gradient is accepted if its K is among the n - f smallest of the workers' latest ones, the (n-f)/n quantile. So:
+    The filter accepts a gradient if its K is among the n - f smallest of the workers' latest ones, the (n-f)/n
+    quantile. So:
     - whatever f workers send, the bound is at most the largest honest coefficient;
     - at least n - 2f of the n - f honest workers' latest coefficients are within the bound;
-    - what is accepted is bounded: it is no longer than the longest latest honest gradient, or than this worker's last
-      accepted one and the bound times the distance that the model has gone since;
-    - with f = 0 every finite gradient is accepted, and a gradient that is not finite never is.
+    - an accepted gradient is bounded: it is no longer than the longest latest honest gradient, or than this worker's
+      last accepted one plus the bound times the distance that the model has moved since;
+    - with f = 0 every finite gradient is accepted; a gradient that is not finite never is, and changes nothing.
 
-    A refused gradient is nobody's reference: else the same huge vector, sent twice, would not have grown.
+    A refused gradient is never a reference: otherwise the same huge vector, sent twice, would not have grown.
 
-    Where there is no K (nothing of this worker was accepted yet, or the model has not moved since), and until 2f + 1
-    workers have one, the gradient's norm is judged in its place, in the same way; until 2f + 1 workers have sent
-    anything, all are refused. Kardam's paper leaves this beginning open. Its released template compares with the last
-    *applied* gradient of anybody instead, against the quantile of the growth between each worker's own consecutive
-    gradients, and lets one pass after n refusals in a row; with stochastic gradients it lives on that exception,
-    because one update moves the model less than the n updates between two gradients of a worker.
+    Where there is no K (no gradient of this worker was accepted yet, or the model has not moved since), and until
+    2f + 1 workers have one, the filter judges the gradient's norm in the same way; until 2f + 1 workers have sent a
+    gradient, it refuses all. Kardam's paper leaves this beginning open. Its released template compares with the last
+    *applied* gradient of any worker instead, against the quantile of the growth between each worker's own consecutive
+    gradients, and accepts one gradient after n refusals in a row. With stochastic gradients it depends on that
+    exception, because one update moves the model less than the n updates between two gradients of a worker.
 
-    What it costs: two vectors of memory per worker and model, and two passes over a vector per arrival.
+    Cost: two vectors of memory per worker and model, and two passes over a vector per arrival.
     """
 
     name = LIPSCHITZ
@@ -67,16 +68,16 @@ class Lipschitz(Filter[Grown]):
     def min_workers(self, f: int) -> int:
         return 2 * f + 1
 
-    def begin(self, f: int) -> Grown:
-        return Grown(f)
+    def begin(self, f: int) -> LipschitzState:
+        return LipschitzState(f)
 
-    def judge(self, arrival: Arrival, state: Grown) -> tuple[FilterVerdict, Grown]:
+    def judge(self, arrival: Arrival, state: LipschitzState) -> tuple[FilterVerdict, LipschitzState]:
         norm = _norm(arrival.vector)
         if not math.isfinite(norm):
             return FilterVerdict(False, LIPSCHITZ), state
         reference = _reference(arrival, state)
         coefficient = _growth(arrival, reference) if reference else None
-        state = _noted(arrival.worker, norm, coefficient, state)
+        state = _recorded(arrival.worker, norm, coefficient, state)
         if coefficient is not None and len(state.coefficients) > 2 * state.f:
             bound = _bound(state.coefficients, state.f)
             accepted = coefficient <= bound
@@ -92,8 +93,8 @@ def _norm(vector: Tensor) -> float:
     return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
 
 
-def _reference(arrival: Arrival, state: Grown) -> Arrival | None:
-    """The worker's last accepted gradient that was computed on another model."""
+def _reference(arrival: Arrival, state: LipschitzState) -> Arrival | None:
+    """Return the worker's last accepted gradient that was computed on another model."""
     newest = state.newest.get(arrival.worker)
     if newest is not None and newest.version != arrival.version:
         return newest
@@ -101,19 +102,21 @@ def _reference(arrival: Arrival, state: Grown) -> Arrival | None:
 
 
 def _growth(arrival: Arrival, reference: Arrival) -> float | None:
-    """Differences are taken in float64: huge values must not overflow into a NaN, nor near-equal ones vanish."""
+    """Return K, or None where the model has not moved."""
+    # In float64: the difference of huge values must not overflow, nor that of near-equal ones vanish.
     moved = _norm(arrival.parameters.to(torch.float64) - reference.parameters)
     grown = _norm(arrival.vector.to(torch.float64) - reference.vector)
     return grown / moved if moved > 0 else None
 
 
-def _noted(worker: int, norm: float, coefficient: float | None, state: Grown) -> Grown:
+def _recorded(worker: int, norm: float, coefficient: float | None, state: LipschitzState) -> LipschitzState:
+    """Return the state with the worker's latest norm and coefficient."""
     coefficients = state.coefficients if coefficient is None else {**state.coefficients, worker: coefficient}
     return dataclasses.replace(state, coefficients=coefficients, norms={**state.norms, worker: norm})
 
 
-def _with_reference(arrival: Arrival, state: Grown) -> Grown:
-    """From now on the worker's gradients are compared with this one."""
+def _with_reference(arrival: Arrival, state: LipschitzState) -> LipschitzState:
+    """Return the state in which the worker's later gradients are compared with this one."""
     worker, older = arrival.worker, state.older
     newest = state.newest.get(worker)
     if newest is not None and newest.version != arrival.version:
@@ -122,21 +125,21 @@ def _with_reference(arrival: Arrival, state: Grown) -> Grown:
 
 
 def _bound(latest: Mapping[int, float], f: int) -> float:
-    """All but the f largest are within it."""
+    """Return the largest value but f."""
     return sorted(latest.values())[len(latest) - f - 1]
 
 
 @dataclasses.dataclass(frozen=True)
-class Accepted:
-    """What the frequency filter remembers: whose the last 2f accepted gradients were, oldest first."""
+class FrequencyState:
+    """What the frequency filter remembers: the senders of the last 2f accepted gradients, oldest first."""
 
     f: int
     workers: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
-class _TakesTurns(Filter[FilterState]):
-    """What the filters have in common that let nobody supply too many of the updates."""
+class _FrequencyBounded(Filter[FilterState]):
+    """The common part of the filters that bound the share of every f workers in the updates."""
 
     joint: bool = True
 
@@ -152,48 +155,49 @@ class _TakesTurns(Filter[FilterState]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Frequency(_TakesTurns[Accepted]):
-    """Refuses a gradient that would let any f workers have more than f of the last 2f + 1 accepted ones.
+class Frequency(_FrequencyBounded[FrequencyState]):
+    """Refuse a gradient that would give any f workers more than f of the last 2f + 1 accepted ones.
 
-    So every 2f + 1 accepted gradients in a row hold at least f + 1 honest ones, however fast the Byzantine workers are:
-    their share is bounded by f / (2f + 1). Among 2f + 1 gradients some f workers have more than f exactly when one of
-    the workers has two, so this says that nobody is accepted twice within 2f + 1. Who is refused was accepted a short
-    while ago: by this filter nobody starves, and with n >= 3f + 1 the honest workers alone keep it going.
+    So every 2f + 1 consecutive accepted gradients hold at least f + 1 honest ones, however fast the Byzantine workers
+    are: their share is at most f / (2f + 1). Among 2f + 1 gradients some f workers have more than f exactly when one
+    worker has two, so the filter accepts no worker twice within 2f + 1. A worker that it refuses was accepted a short
+    while ago: this filter starves no worker, and with n >= 3f + 1 the honest workers alone keep it going.
 
-    joint: False for a weaker reading that other implementations have: no single worker more than f of them. Then f >= 2
-    colluding workers can have 2f of every 2f + 1.
+    joint: False for a weaker reading that other implementations have: no single worker has more than f of them. Then
+    f >= 2 colluding workers can have 2f of every 2f + 1.
     """
 
     name = FREQUENCY
     summary = "refuses what would let any f workers have more than f of the last 2f + 1 accepted gradients"
 
-    def begin(self, f: int) -> Accepted:
-        return Accepted(f)
+    def begin(self, f: int) -> FrequencyState:
+        return FrequencyState(f)
 
-    def judge(self, arrival: Arrival, state: Accepted) -> tuple[FilterVerdict, Accepted]:
+    def judge(self, arrival: Arrival, state: FrequencyState) -> tuple[FilterVerdict, FrequencyState]:
         allowed = 1 if self.joint else state.f
         if state.f > 0 and state.workers.count(arrival.worker) >= allowed:
             return FilterVerdict(False, FREQUENCY), state
         last = (*state.workers, arrival.worker)
-        return FilterVerdict(True), Accepted(state.f, last[max(0, len(last) - 2 * state.f) :])
+        return FilterVerdict(True), FrequencyState(state.f, last[max(0, len(last) - 2 * state.f) :])
 
 
 @dataclasses.dataclass(frozen=True)
-class Both:
-    """What Kardam remembers."""
+class KardamState:
+    """What Kardam remembers: the states of both filters."""
 
-    grown: Grown
-    accepted: Accepted
+    lipschitz: LipschitzState
+    frequency: FrequencyState
 
 
 @dataclasses.dataclass(frozen=True)
-class Kardam(_TakesTurns[Both]):
-    """The Lipschitz filter, then the frequency filter. What counts as accepted is what both accepted, for either.
+class Kardam(_FrequencyBounded[KardamState]):
+    """Apply the Lipschitz filter, then the frequency filter. Either counts as accepted what both accepted.
 
     So a worker whose turn it is by the frequency filter is compared with its gradient of longest ago, from which the
-    model has moved furthest, and usually passes. But they can wait for each other: with n = 3f + 1 and f silent liars
-    all honest workers must take turns, and one whose gradients are always the longest is never accepted a first time.
-    Then nothing is, any more. More workers, or workers whose data are alike, are the remedy.
+    model has moved furthest, and usually passes. But the two can wait for each other: with n = 3f + 1 and f silent
+    Byzantine workers all honest workers must take turns, and a worker whose gradients are always the longest is never
+    accepted a first time. Then the server accepts no gradient any more. More workers, or workers whose data are alike,
+    are the remedy.
 
     joint: as in `Frequency`.
     """
@@ -201,25 +205,25 @@ class Kardam(_TakesTurns[Both]):
     name = "kardam"
     summary = "the Lipschitz filter, then the frequency filter"
 
-    def begin(self, f: int) -> Both:
-        return Both(Grown(f), Accepted(f))
+    def begin(self, f: int) -> KardamState:
+        return KardamState(LipschitzState(f), FrequencyState(f))
 
-    def judge(self, arrival: Arrival, state: Both) -> tuple[FilterVerdict, Both]:
-        verdict, grown = Lipschitz().judge(arrival, state.grown)
+    def judge(self, arrival: Arrival, state: KardamState) -> tuple[FilterVerdict, KardamState]:
+        verdict, lipschitz = Lipschitz().judge(arrival, state.lipschitz)
         if not verdict.accepted:
-            return verdict, Both(grown, state.accepted)
-        often, accepted = Frequency(self.joint).judge(arrival, state.accepted)
-        if not often.accepted:
+            return verdict, KardamState(lipschitz, state.frequency)
+        second, frequency = Frequency(self.joint).judge(arrival, state.frequency)
+        if not second.accepted:
             verdict = dataclasses.replace(verdict, accepted=False, refused_by=FREQUENCY)
-            grown = dataclasses.replace(grown, newest=state.grown.newest, older=state.grown.older)
-        return verdict, Both(grown, accepted)
+            lipschitz = dataclasses.replace(lipschitz, newest=state.lipschitz.newest, older=state.lipschitz.older)
+        return verdict, KardamState(lipschitz, frequency)
 
 
 FILTERS: dict[str, type[Filter[Any]]] = {kind.name: kind for kind in (Kardam, Lipschitz, Frequency, NoFilter)}
 
 
 def parse(spec: str) -> Filter[Any]:
-    """The filter that a spec such as `kardam` or `frequency:joint=false` describes."""
+    """Return the filter that a spec such as `kardam` or `frequency:joint=false` describes."""
     name, parameters = registry.split(spec)
     made: Filter[Any] = registry.make("filter", Filter, FILTERS, name, parameters)
     return made

@@ -1,6 +1,6 @@
-"""The clock of an asynchronous run: who fetches the model when, and when what they made of it arrives.
+"""The simulated clock of an asynchronous run: when each worker fetches the model, and when its gradient arrives.
 
-Nothing here knows of gradients. Time is simulated: one unit is what a worker of speed 1 takes for a gradient.
+Nothing here knows of gradients. One unit of time is what a worker of speed 1 takes to compute one.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gyroscope._core import random_streams, registry
 from gyroscope._core.errors import ConfigError, UnknownNameError
 
 ARRIVE, FETCH = 0, 1
-"""What happens. At one and the same time, gradients arrive before models are fetched."""
+"""The kinds of events. At the same time, gradients arrive before models are fetched."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
 class TimedEvent:
-    """Ordered by time; at the same time arrivals come first, then the lower number: the order never depends on luck."""
+    """An event, ordered by time, then arrivals first, then by the worker's number: the order is deterministic."""
 
     time: float
     kind: int
     worker: int
 
 
-class Queue:
+class EventQueue:
     """The events to come, soonest first."""
 
     def __init__(self) -> None:
@@ -45,8 +45,10 @@ class Queue:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pace:
-    """How long each computation of each worker takes. Stateless: the k-th of worker i takes the same in any order.
+class WorkerTiming:
+    """How long each computation of each worker takes.
+
+    Stateless: the k-th computation of worker i takes the same time in whatever order one asks.
 
     A computation of worker i lasts 1 / speed_i, times exp(jitter * normal), times `straggler_factor` with the
     probability `stragglers`. Then an honest worker rests for `idle` times as long before it fetches the next model.
@@ -55,6 +57,7 @@ class Pace:
     speeds: tuple[float, ...]
     """Of all workers, Byzantine ones last."""
     honest: int
+    """How many workers are honest."""
     seed: int
     jitter: float = 0.0
     stragglers: float = 0.0
@@ -62,7 +65,7 @@ class Pace:
     idle: float = 0.0
 
     def duration(self, worker: int, count: int) -> float:
-        """Of the worker's computation number `count`."""
+        """Return how long the worker's computation number `count` takes."""
         plain = 1 / self.speeds[worker]
         if self.jitter == 0 and self.stragglers == 0:
             return plain
@@ -72,18 +75,18 @@ class Pace:
         return plain * math.exp(self.jitter * noise) * slow
 
     def rest(self, worker: int, lasted: float) -> float:
-        """How long the worker pauses after a computation. Byzantine workers do not."""
+        """Return how long the worker pauses after a computation. Byzantine workers do not pause."""
         return self.idle * lasted if worker < self.honest else 0.0
 
     def start(self, worker: int) -> float:
-        """When the worker fetches its first model: workers of the same speed are spread evenly over their cycle."""
+        """Return when the worker fetches its first model: workers of one speed are spread evenly over their cycle."""
         first, end = (0, self.honest) if worker < self.honest else (self.honest, len(self.speeds))
         cycle = (1 + (self.idle if worker < self.honest else 0.0)) / self.speeds[worker]
         return cycle * (worker - first) / (end - first)
 
 
 def speeds(spec: str, count: int, seed: int) -> tuple[float, ...]:
-    """The honest workers' speeds: `equal`, `lognormal:sigma=0.5` (median 1), or one number for each of them."""
+    """Return the honest workers' speeds: `equal`, `lognormal:sigma=0.5` (median 1), or one number for each."""
     how = "write equal, lognormal:sigma=0.5, or a number for each honest worker, as in 1,1,0.5"
     if spec[:1].isdigit() or spec[:1] == ".":
         given = _numbers(spec, how)
@@ -116,14 +119,14 @@ def _numbers(text: str, how: str) -> tuple[float, ...]:
     return given
 
 
-def plan(pace: Pace) -> Queue:
-    """The queue before anything has happened: everyone is about to fetch a first model."""
-    queue = Queue()
-    for worker in range(len(pace.speeds)):
-        queue.push(TimedEvent(pace.start(worker), FETCH, worker))
+def first_events(timing: WorkerTiming) -> EventQueue:
+    """Return the queue at the start, in which every worker is about to fetch its first model."""
+    queue = EventQueue()
+    for worker in range(len(timing.speeds)):
+        queue.push(TimedEvent(timing.start(worker), FETCH, worker))
     return queue
 
 
 def all_speeds(honest: Sequence[float], byzantine: int, byzantine_speed: float) -> tuple[float, ...]:
-    """Honest workers first, Byzantine ones last."""
+    """Return the speeds of all workers, Byzantine ones last."""
     return (*honest, *([byzantine_speed] * byzantine))

@@ -1,12 +1,13 @@
-"""Several parameter servers, some of them Byzantine, in the way of GuanYu (El Mhamdi et al. 2020): simulated.
+"""Several parameter servers, some of them Byzantine, as in GuanYu (El Mhamdi et al. 2020), simulated.
 
     from gyroscope.research.replicated import ReplicatedConfig
 
     gy.train(ReplicatedConfig(rule="krum", attack="little", byzantine=3, servers=6, byzantine_servers=1,
                               server_attack="sign-flip"))
 
-`quorums` has the bounds and draws who is heard, `model_exchange` what the servers send, `servers` what they remember,
-`drift` how far the honest ones are apart, `replicated_round` the round. docs/beyond/servers.md has the results.
+`quorums` checks the bounds and draws the quorums, `model_exchange` computes what servers and workers receive, `servers`
+holds the servers' state, `replicated_round` plays the round, `drift` measures how far the honest servers are apart.
+docs/beyond/servers.md has the results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far the honest servers' models are apart, as plain numbers. docs/beyond/servers.md explains every column."""
+"""How far the honest servers' models are apart: the columns of drift.csv, which docs/beyond/servers.md explains."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ DriftRow = dict[str, float | int | bool | None]
 
 
 def largest_distance(models: Tensor) -> float:
-    """Between any two rows; 0 for a single one."""
+    """Return the largest distance between any two rows; 0 for a single one."""
     return math.sqrt(float(matrix.squared_distances(models).max()))
 
 
 def measure(
     step: int, lr: float, directions: Sequence[Tensor], start: Tensor, updated: Tensor, exchanged: Tensor | None
 ) -> DriftRow:
-    """All columns of one step.
+    """Return the row of one step.
 
-    directions: each honest server's, of which it takes lr. start, updated, exchanged: (h, d), the honest servers'
-    models before the step, after the update, and after the exchange (None where there was none).
+    Args:
+        step: its number.
+        lr: the learning rate.
+        directions: each honest server's direction of the update.
+        start: (h, d), the honest servers' models before the step.
+        updated: (h, d), after the update.
+        exchanged: (h, d), after the exchange; None where there was none.
     """
     lengths = [float(torch.linalg.vector_norm(direction, dtype=torch.float64)) for direction in directions]
     length = lr * sum(lengths) / len(lengths)
@@ -56,9 +61,9 @@ def measure(
 
 
 def _alignment(start: Tensor, directions: Tensor) -> float | None:
-    """The cosine between how the servers' models differ and how their steps do: 1 where steps widen what is there.
+    """Return the cosine between how the models differ and how the steps do: 1 where steps widen the differences.
 
-    Both are taken around the mean over the servers, all of them as one long vector.
+    Both are deviations from the mean over the servers, concatenated to one vector.
     """
     apart = (start - start.mean(dim=0)).to(torch.float64).flatten()
     widening = (directions.mean(dim=0) - directions).to(torch.float64).flatten()

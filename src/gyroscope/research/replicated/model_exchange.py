@@ -1,4 +1,4 @@
-"""What others hear of the servers' models: the honest ones that arrived in time, and what the Byzantine ones sent."""
+"""The models that servers send to workers and to each other, and the median that each receiver takes of its quorum."""
 
 from __future__ import annotations
 
@@ -19,36 +19,40 @@ from gyroscope.rules import Median
 
 @dataclasses.dataclass(frozen=True)
 class Replication:
-    """How many servers there are, whom of them and of the workers one waits for, and what the Byzantine ones do."""
+    """How many servers there are, how large the quorums are, and what the Byzantine servers do."""
 
     servers: int
     byzantine: int
     """How many servers really are Byzantine: 0 without an attack."""
     declared_f: int
-    """How many the others must reckon with."""
+    """How many the others tolerate."""
     server_quorum: int
+    """How many models a receiver waits for."""
     worker_quorum: int
+    """How many rows a server waits for."""
     attack: Attack | None = None
-    """On models: see `ModelExchange`."""
+    """Of the Byzantine servers, on models: see `ModelExchange`."""
     exchange_every: int = 1
+    """How many steps there are between two exchanges of the servers' models."""
 
     @property
     def honest(self) -> int:
+        """How many servers are honest."""
         return self.servers - self.byzantine
 
 
 AdversaryStates = MutableMapping[str, dict[str, Tensor]]
-"""The adversary's, by phase and receiver."""
+"""The attacks' states, by phase and receiver."""
 
 
 class ModelExchange:
     """The models that the servers send in one phase of a step: to the workers, or to each other.
 
-    Byzantine servers are heard by everyone: their messages always arrive in time. They do with the honest servers'
-    *updates* what Byzantine workers do with gradients, so every attack is one on models, too: they send `before` plus
-    what the attack makes of the honest models minus `before`, the mean honest model one step ago. `sign-flip` is the
-    update reversed, `zero` a server that stands still, `gaussian` a random model, `little` hides in the honest servers'
-    own deviation. The context's `server` is the receiver's number: one who looks at it may tell everyone another story.
+    The messages of Byzantine servers always arrive in time. They do with the honest servers' *updates* what Byzantine
+    workers do with gradients, so every attack on gradients is one on models, too: they send `before` plus what the
+    attack makes of the honest models minus `before`, the mean honest model one step ago. `sign-flip` reverses the
+    update, `zero` repeats the last model, `gaussian` sends a random model, `little` hides in the honest servers'
+    deviation. The context's `server` is the receiver's number, by which an attack may equivocate.
     """
 
     def __init__(
@@ -66,24 +70,26 @@ class ModelExchange:
         self.updates = CachedMoments(models - before) if replication.byzantine else None
 
     def medians(self, receivers: int) -> Tensor:
-        """(receivers, d): what each of them takes for the model. Servers are receivers who also hear themselves."""
+        """Return (receivers, d): the median that each receiver computes. A server also hears itself."""
         if self.replication.byzantine:
-            return torch.stack([median(self.heard_by(receiver, receivers)) for receiver in range(receivers)])
-        known: dict[tuple[int, ...], Tensor] = {}  # workers are many, and quorums of few servers are few
+            return torch.stack([median(self.received_by(receiver, receivers)) for receiver in range(receivers)])
+        known: dict[tuple[int, ...], Tensor] = {}  # many workers share the few possible quorums of servers
         chosen = []
         for receiver in range(receivers):
-            quorum = tuple(self._honest_heard_by(receiver).tolist())
+            quorum = tuple(self._honest_senders(receiver).tolist())
             if quorum not in known:
-                known[quorum] = median(self.heard_by(receiver, receivers))
+                known[quorum] = median(self.received_by(receiver, receivers))
             chosen.append(known[quorum])
         return torch.stack(chosen)
 
-    def heard_by(self, receiver: int, receivers: int) -> Tensor:
-        """(quorum, d): honest models first."""
-        heard = self.models.index_select(0, self._honest_heard_by(receiver).to(self.models.device))
-        return heard if not self.replication.byzantine else torch.cat([heard, self._lies(receiver, receivers)])
+    def received_by(self, receiver: int, receivers: int) -> Tensor:
+        """Return (quorum, d): the models that reach this receiver in time, honest ones first."""
+        received = self.models.index_select(0, self._honest_senders(receiver).to(self.models.device))
+        if not self.replication.byzantine:
+            return received
+        return torch.cat([received, self._byzantine_models(receiver, receivers)])
 
-    def _honest_heard_by(self, receiver: int) -> Tensor:
+    def _honest_senders(self, receiver: int) -> Tensor:
         return quorums.draw(
             self.seed,
             f"models to {self.phase}",
@@ -94,10 +100,10 @@ class ModelExchange:
             own=receiver if self.phase == "servers" else None,
         )
 
-    def _lies(self, receiver: int, receivers: int) -> Tensor:
+    def _byzantine_models(self, receiver: int, receivers: int) -> Tensor:
         replication = self.replication
         assert replication.attack is not None and self.updates is not None
-        view = AttackContext(
+        context = AttackContext(
             rule=Median(even="mean"),
             declared_f=replication.declared_f,
             generator=random_streams.generator(self.seed, f"server attack, {self.phase}", self.step),
@@ -109,7 +115,7 @@ class ModelExchange:
             server=receiver,
             servers=receivers,
         )
-        return replication.attack(self.updates.rows, replication.byzantine, view) + self.before
+        return replication.attack(self.updates.rows, replication.byzantine, context) + self.before
 
 
 def _no_data(flipped: bool) -> Tensor:
@@ -120,9 +126,9 @@ def _no_data(flipped: bool) -> Tensor:
 
 
 def median(models: Tensor) -> Tensor:
-    """Of each coordinate; of an even number the mean of both middles.
+    """Return the median of each coordinate; of an even number of models the mean of both middle values.
 
-    The lower middle, which rules take, would push all parameters down a little at every exchange. A quorum of an even
-    number has at least two honest models more than Byzantine ones, so both middles are within the honest range.
+    The lower middle value, which rules take, would lower all parameters a little at every exchange. A quorum of an even
+    number has at least two more honest models than Byzantine ones, so both middle values are within the honest range.
     """
     return order_statistics.median(models, even="mean")

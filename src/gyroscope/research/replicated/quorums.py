@@ -1,9 +1,9 @@
-"""How many servers and workers there must be, for how many of them one may wait, and whom one hears.
+"""Quorums: how many servers and workers there must be, how many a receiver waits for, and which of them it hears.
 
-Nobody waits for more than n - f messages, because f may never come. The f Byzantine ones may be among those that did:
-2f + 3 leave the honest ones a majority with which the median contracts. Both together need n >= 3f + 3. These are the
-bounds of GuanYu for servers and for workers. Its later version, ByzSGD, needs n >= 3f + 2 servers and, with a rule of
-its own, n >= 3f + 1 workers: what is feasible here is feasible there.
+A receiver waits for at most n - f messages, because f may never come. The f Byzantine ones may be among those that
+came: in a quorum of 2f + 3 the honest ones have a majority with which the median contracts. Both together need
+n >= 3f + 3. These are GuanYu's bounds for servers and for workers. Its later version, ByzSGD, needs n >= 3f + 2 servers
+and, with a rule of its own, n >= 3f + 1 workers: whatever is feasible here is feasible there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gyroscope._core.errors import InfeasibleError
 
 
 def check(kind: str, n: int, f: int, quorum: int) -> None:
-    """Raise if, of n `servers` or `workers`, f Byzantine ones cannot be tolerated by waiting for `quorum` of them.
+    """Raise an InfeasibleError if a quorum of `quorum` among n `servers` or `workers` cannot tolerate f Byzantine ones.
 
-    With f = 0 there is nobody to be tolerated, and any quorum will do.
+    With f = 0 every quorum from 1 to n is feasible.
     """
     setting = "declared_byzantine" if kind == "workers" else "declared_byzantine_servers"
     needed = 3 * f + 3
@@ -38,15 +38,23 @@ def check(kind: str, n: int, f: int, quorum: int) -> None:
         )
 
 
-def draw(seed: int, who: str, receiver: int, step: int, among: int, count: int, own: int | None = None) -> Tensor:
-    """The numbers, in ascending order, of those `count` of the honest that this receiver hears in this step.
+def draw(seed: int, messages: str, receiver: int, step: int, among: int, count: int, own: int | None = None) -> Tensor:
+    """Draw which `count` of `among` honest senders reach this receiver first; return their numbers, sorted.
 
-    The network is asynchronous: any of them may be the first to arrive. own: the receiver's own number, if it is one of
-    them: it always hears itself.
+    The network is asynchronous: every subset is equally likely, in every step anew.
+
+    Args:
+        seed: the run's.
+        messages: what is sent to whom, such as "rows to servers": each kind has a random stream of its own.
+        receiver: the receiver's number.
+        step: the step's number.
+        among: how many honest senders there are.
+        count: how many of them the receiver hears.
+        own: the receiver's own number, if it is one of the senders: it always hears itself.
     """
     if count >= among:
         return torch.arange(among)
-    stream = random_streams.generator(seed, f"quorum/{who}", receiver, step)
+    stream = random_streams.generator(seed, f"quorum/{messages}", receiver, step)
     if own is None:
         return torch.randperm(among, generator=stream)[:count].sort().values
     others = torch.randperm(among - 1, generator=stream)[: count - 1]

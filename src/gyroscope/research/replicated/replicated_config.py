@@ -1,10 +1,10 @@
-"""The configuration of a run with several servers: `--servers 6 --byzantine-servers 1 --server-attack nan`, ..."""
+"""The configuration of a run with several servers: `--servers 6 --byzantine-servers 1 --server-attack nan`."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gyroscope import attacks, rules
 from gyroscope._core.errors import ConfigError
@@ -40,7 +40,7 @@ class ReplicatedConfig(Config):
     )
     byzantine_servers: int = option(0, _SERVERS, "how many of them really are Byzantine", metavar="F")
     declared_byzantine_servers: int | None = option(
-        None, _SERVERS, "how many the others must tolerate (default: as many as there are)", metavar="F"
+        None, _SERVERS, "how many the others tolerate (default: as many as there are)", metavar="F"
     )
     server_attack: str = option(
         "none", _SERVERS, "what Byzantine servers make of the honest ones' updates, e.g. sign-flip", metavar="ATTACK"
@@ -54,7 +54,13 @@ class ReplicatedConfig(Config):
     exchange_every: int = option(1, _SERVERS, "rounds between exchanges of the servers' models", metavar="K")
 
     def resolve(self, task: tasks.Task | None = None) -> ResolvedReplicatedConfig:
-        """Return the complete configuration, checked before anything runs. Quorums are as large as they can be."""
+        """Return the complete configuration, checked before anything runs. Quorums left out are as large as can be."""
+        if self.servers == 1:
+            known = {field.name for field in dataclasses.fields(Config)}
+            extra = [field for field in dataclasses.fields(self) if field.name not in known]
+            used = [field.name for field in extra if getattr(self, field.name) != field.default]
+            name = next(iter(used), type(self).__name__)
+            raise ConfigError(f"{name} is for several servers, and there is one: set servers to more")
         values = self._filled(task)
         f = self.byzantine_servers if self.declared_byzantine_servers is None else self.declared_byzantine_servers
         values["declared_byzantine_servers"] = f
@@ -80,12 +86,6 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
     def check(self) -> None:
         """Raise a GyroscopeError that says what cannot be, if anything."""
         super().check()
-        if self.servers == 1:
-            defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(Config)}
-            extra = [field for field in dataclasses.fields(ReplicatedConfig) if field.name not in defaults]
-            used = [field.name for field in extra if getattr(self, field.name) != field.default]
-            name = next(iter(name for name in used if not name.endswith("quorum")), "servers")
-            raise ConfigError(f"{name} is for several servers, and there is one: set servers to more")
         if (self.server_attack == NO_ATTACK) != (self.byzantine_servers == 0):
             raise ConfigError(
                 f"{self.byzantine_servers} Byzantine servers and the server attack {self.server_attack!r} do not go "
@@ -98,7 +98,7 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
             if really > declared:
                 raise ConfigError(
                     f"{really} {kind} are Byzantine but only {declared} are declared: with several servers no quorum "
-                    f"protects anybody then; declare {really}"
+                    f"tolerates more than are declared; declare {really}"
                 )
         if self.server_attack != NO_ATTACK:
             attacks.parse(self.server_attack).check_feasible(self.servers, self.byzantine_servers)
@@ -117,7 +117,7 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
             )
 
     def replication(self) -> Replication:
-        """Return what this says about servers."""
+        """Return the settings of the servers."""
         return Replication(
             servers=self.servers,
             byzantine=self.byzantine_servers,

@@ -1,7 +1,7 @@
-"""The round of several servers, and the whole of it.
+"""One round with several servers, and the whole of it.
 
-servers' models -> median at each worker -> gradients -> momentum at the workers -> attack, per server -> rule and
-momentum at each server -> its model -> median over the servers' models
+models of the servers -> median at each worker -> gradients -> worker momentum -> attack, per server -> aggregate at
+each server -> update of its model -> median over the servers' models
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def play_replicated_round(
     lr: float,
     clock: Clock = UNTIMED,
 ) -> Round:
-    """Play one round: change the servers and the state in place, and return what happened, as server 0 saw it.
+    """Play one round: change the servers and the state in place, and return what happened at server 0.
 
-    Its model becomes the run's parameters. What the servers disagree about is in `servers.drift`.
+    The model of server 0 becomes the run's parameters. `servers.drift` holds how far the servers are apart.
     """
     replication, parameters = servers.replication, workers.parameters
     losses = _sample(config, state, servers, workers, step, clock)
@@ -75,13 +75,13 @@ def play_replicated_round(
 def _sample(
     config: RoundConfig, state: RoundState, servers: Servers, workers: SimulatedWorkers, step: int, clock: Clock
 ) -> Tensor:
-    """Compute the workers' gradients, each at the median of the models that it received; return their losses."""
+    """Compute the workers' gradients, each at the median of the models that it received, and return their losses."""
     exchange = ModelExchange(
         "workers", step, config.seed, servers.models, servers.before, servers.replication, servers.server_adversary
     )
     models = exchange.medians(workers.count)
     clock.lap("update")
-    if bool((models == models[0]).all()):  # as with a single server, and as fast
+    if bool((models == models[0]).all()):  # all workers at once, as with a single server
         workers.parameters.copy_(models[0])
         return workers.sample(step, out=state.gradients, clock=clock)[0]
     losses = []
@@ -103,7 +103,7 @@ def _aggregate(
     step: int,
     clock: Clock,
 ) -> tuple[Update, Tensor]:
-    """Return the server's update from the rows in its quorum, and what the Byzantine workers sent to this server."""
+    """Return the server's update from the rows in its quorum, and what the Byzantine workers sent to it."""
     aggregator, h = servers.aggregators[server], len(sent)
     attack = _attack_rows(config, servers, server, aggregator, honest, own, step)
     clock.lap("attack")
@@ -130,7 +130,7 @@ def _attack_rows(
     own: OwnGradients | None,
     step: int,
 ) -> Tensor:
-    """Return what the Byzantine workers send to this server. They see all honest rows, and may equivocate."""
+    """Return what the Byzantine workers send to this server. They know all honest rows, and may equivocate."""
     if config.attack is None:
         return honest.rows[:0]
     context = AttackContext(

@@ -1,4 +1,4 @@
-"""A run with several servers: the core's run with another round, and drift.csv."""
+"""The run behind `ReplicatedConfig`: the core's run with a round of several servers, and drift.csv."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class ReplicatedResult(Result):
-    """How a run with several servers went."""
+    """The result of a run with several servers."""
 
     @property
     def drift(self) -> pandas.DataFrame:

@@ -1,4 +1,4 @@
-"""The honest servers: a model and an aggregator each, and the Byzantine ones' state."""
+"""The state of the servers: a model and an aggregator for each honest one, and the attacks' states."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gyroscope.research.replicated.model_exchange import AdversaryStates, Replic
 
 
 class Servers:
-    """What the servers know from step to step. Honest ones come first; only they have a model.
+    """What the servers keep from step to step. Honest ones come first; only they have a model.
 
-    All begin with the same one. A run's parameters, which are evaluated, are those of server 0.
+    All begin with the same model. A run's parameters, which are evaluated, are those of server 0.
     """
 
     def __init__(self, parameters: Tensor, aggregators: list[RobustAggregator], replication: Replication) -> None:
         self.replication, self.aggregators = replication, aggregators
         self.models = parameters.repeat(replication.honest, 1)
         self.before = parameters.clone()
-        """The mean honest model one step ago: what the Byzantine servers' updates are taken from."""
+        """The mean honest model one step ago, to which Byzantine servers add their updates."""
         self.worker_adversary: AdversaryStates = {}
         self.server_adversary: AdversaryStates = {}
         self.drift: drift.DriftRow = {}
-        """Of the last step."""
+        """The row of drift.csv of the last step."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors in dictionaries and lists, so that `torch.load(weights_only=True)` reads it."""
