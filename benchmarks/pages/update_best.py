@@ -1,8 +1,9 @@
-"""Run what docs/beyond/best.md speaks of and bring it up to date: `python docs/update_best.py runs/best`.
+"""Run the studies of docs/beyond/best.md and rewrite its tables and its figure.
 
-The runs are those of docs/beyond/best-search.toml, best.toml and best-more.toml, each in a folder of its own below the
-one named; what is complete there is not redone. Replaces what stands between the markers and draws the figure; the
-words around them stay. The paper's own rules are taken from docs/reproduction/summary.csv.
+    python -m benchmarks.pages.update_best runs/best
+
+The grids are best-search.toml, best.toml and best-more.toml beside this file; each gets its own folder below the one
+named, and complete runs are not repeated. The losses of the paper's rules come from docs/reproduction/summary.csv.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import markers
-
+from benchmarks.pages import DOCS, GRIDS, markers
 from gyroscope.cli import main as gyroscope
 from gyroscope.experiments import results
 from gyroscope.experiments.results import SetupResult
@@ -22,7 +22,6 @@ from gyroscope.report import figures
 from gyroscope.runs.config import Config
 from gyroscope.runs.defences import DEFENCES
 
-DOCS = Path(__file__).parent
 STUDIES = ("best-search", "best", "best-more")
 BEST = DEFENCES["best"].settings["rule"]
 LIMIT = 2.0
@@ -34,7 +33,7 @@ Setting = tuple[str, int, float]
 
 def main(folder: Path, *options: str) -> int:
     for study in STUDIES:
-        code = gyroscope(["sweep", str(DOCS / "beyond" / f"{study}.toml"), "--out", str(folder / study), *options])
+        code = gyroscope(["sweep", str(GRIDS / f"{study}.toml"), "--out", str(folder / study), *options])
         if code != 0:
             return code
     publish(*(results.group(results.load(folder / study)) for study in STUDIES))

@@ -1,6 +1,8 @@
-"""Bring docs/beyond/asynchronous.md up to date: `python docs/update_asynchronous.py`. See --help.
+"""Rewrite the tables and the figure of docs/beyond/asynchronous.md.
 
-The runs stay in --out, and what is complete there is not run again. On two idle cores it takes about ten minutes.
+    python -m benchmarks.pages.update_asynchronous        # see --help
+
+The runs stay in --out; the script does not repeat a complete one. All of them take about ten minutes on two idle cores.
 """
 
 from __future__ import annotations
@@ -10,12 +12,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import markers
-
+from benchmarks.pages import DOCS, markers
 from gyroscope.experiments.grid import parse_seeds
 from gyroscope.research.asynchronous import findings, recipes
 
-DOCS = Path(__file__).resolve().parent / "beyond"
 FIGURE = "asynchronous"
 
 
@@ -35,9 +35,9 @@ def main() -> None:
     runs = findings.load(todo, options.out)
     with tempfile.TemporaryDirectory() as folder:
         picture = findings.figure(runs, Path(folder) / FIGURE)[0]
-        shutil.copy(picture, DOCS / picture.name)
+        shutil.copy(picture, DOCS / "beyond" / picture.name)
     markers.replace(
-        DOCS / "asynchronous.md",
+        DOCS / "beyond" / "asynchronous.md",
         {
             "staleness": findings.staleness_table(runs),
             "speeds": findings.speeds_table(runs),

@@ -1,6 +1,6 @@
-"""Bring docs/zoo.md up to date: `python docs/update_zoo.py runs/zoo` after `gyroscope sweep zoo`.
+"""Rewrite docs/zoo.md, its heat-maps and its CSV file after `gyroscope sweep map`.
 
-Replaces what stands between the markers, draws the heat-maps and writes the CSV file. The words around them stay.
+python -m benchmarks.pages.update_resilience_map runs/zoo
 """
 
 from __future__ import annotations
@@ -8,11 +8,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import markers
-
+from benchmarks.pages import DOCS, markers
 from gyroscope.report import zoo
-
-DOCS = Path(__file__).parent
 
 
 def main(folder: Path, docs: Path = DOCS) -> None:

@@ -1,7 +1,8 @@
-"""Bring docs/performance.md up to date: `python docs/update_performance.py bench` after `gyroscope bench`.
+"""Rewrite docs/performance.md after `gyroscope bench`, and copy its figure and its CSV files.
 
-Replaces what stands between the markers, and copies the picture and the CSV files. The words around them stay. After
-`gyroscope bench distributed` only that part is replaced.
+    python -m benchmarks.pages.update_performance bench
+
+After `gyroscope bench distributed` the script replaces only that part.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import markers
-
-DOCS = Path(__file__).parent
+from benchmarks.pages import DOCS, markers
 
 
 def main(folder: Path) -> None:

@@ -1,9 +1,9 @@
-"""Run what docs/beyond/placements.md and adapting.md speak of, and bring them up to date:
-`python docs/update_placements.py runs/placements`.
+"""Run the grids of docs/beyond/placements.md and adapting.md, and rewrite their tables and figures.
 
-The runs are those of docs/beyond/placements.toml and adapting.toml; what is complete in the folder is not redone.
-`--no-runs` takes what is there: where a run is missing, so is its number. Replaces what stands between the markers and
-draws the figures. The words around them stay.
+    python -m benchmarks.pages.update_placements runs/placements
+
+The grids are placements.toml and adapting.toml beside this file; complete runs are not repeated. `--no-runs` reads only
+the runs that exist and leaves the numbers of the others empty.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import markers
-
+from benchmarks.pages import DOCS, GRIDS, markers
 from gyroscope.cli import main as gyroscope
 from gyroscope.experiments import grid, results
 from gyroscope.experiments.results import RunResult, SetupResult
@@ -25,7 +24,7 @@ from gyroscope.report import figures
 from gyroscope.runs.config import Config
 from gyroscope.runs.schedule import Schedule
 
-BEYOND = Path(__file__).parent / "beyond"
+BEYOND = DOCS / "beyond"
 RATES = (0.5, 0.02)
 DEFENCES = (("krum", 24), ("median", 24), ("krum", 12), ("median", 12), ("bulyan", 12))
 FORESEEN = {"little": "foresight", "empire": "empire"}
@@ -101,7 +100,7 @@ class Study:
 
 def main(folder: Path, *options: str) -> int:
     for name, publish in (("placements", publish_placements), ("adapting", publish_adapting)):
-        path = BEYOND / f"{name}.toml"
+        path = GRIDS / f"{name}.toml"
         if "--no-runs" not in options:
             code = gyroscope(["sweep", str(path), "--out", str(folder), *options])
             if code != 0:

@@ -1,22 +1,22 @@
-"""Bring the tables in docs/rules.md up to date: `python docs/update_rules.py`. They say what the rules say."""
+"""Rewrite the tables of docs/rules.md from what the rules declare.
+
+python -m benchmarks.pages.update_rules
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
-import markers
-
+from benchmarks.pages import DOCS, markers
 from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
 from gyroscope.rules.base import Property
 
-PAGE = Path(__file__).resolve().parent / "rules.md"
 N, F = 25, 5
-"""For which the factors in the promises are shown."""
+"""The workers and Byzantine workers for which the tables show the guarantees' factors."""
 
 
 def parts() -> dict[str, str]:
-    """The tables of the page, by the name of their marker."""
+    """Return the tables of the page by the name of their marker."""
     return {
         "rules": rules(),
         "properties": properties(),
@@ -55,7 +55,7 @@ def properties() -> str:
 
 
 def promise(rule: Rule) -> str:
-    """What holds whatever f rows hold, in a few words."""
+    """Return in a few words what the rule guarantees for any f rows."""
     reach = rule.reach(N, F)
     return {
         "range": "honest range" + (f", widened by {reach:.3g} of its width" if reach else ""),
@@ -73,4 +73,4 @@ def lacks() -> str:
 
 
 if __name__ == "__main__":
-    markers.replace(PAGE, parts())
+    markers.replace(DOCS / "rules.md", parts())

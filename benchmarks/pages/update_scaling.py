@@ -1,7 +1,6 @@
-"""Bring the tables in docs/scaling.md up to date: `python docs/update_scaling.py`. Takes no time.
+"""Compute the tables of docs/scaling.md from the formulas below and from docs/performance/*.csv.
 
-Everything follows from the formulas below and from what was measured: performance/bench.csv and
-performance/distributed.csv.
+python -m benchmarks.pages.update_scaling
 """
 
 from __future__ import annotations
@@ -9,11 +8,9 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from pathlib import Path
 
-import markers
+from benchmarks.pages import DOCS, markers
 
-DOCS = Path(__file__).parent
 B = 4
 """Bytes of a value."""
 TABLE = 8
@@ -49,7 +46,7 @@ def column_seconds(rule: str, n: float) -> float:
         return known[largest] * GROWTH[rule](n) / GROWTH[rule](largest)
     below, above = max(k for k in known if k <= n), min(k for k in known if k > n)
     share = math.log(n / below) / math.log(above / below)
-    return known[below] ** (1 - share) * known[above] ** share
+    return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
 
 
 def distributed(what: str, d: int) -> dict[str, str]:

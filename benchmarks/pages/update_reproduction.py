@@ -1,6 +1,6 @@
-"""Bring docs/reproduction.md up to date with a folder of runs: `python docs/update_reproduction.py runs/paper`.
+"""Rewrite docs/reproduction.md from a folder of runs, copy its figures and write its summary.csv.
 
-Replaces what stands between the markers, copies the main figures and writes the summary. The words around them stay.
+python -m benchmarks.pages.update_reproduction runs/paper
 """
 
 from __future__ import annotations
@@ -9,14 +9,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import markers
-
+from benchmarks.pages import DOCS, markers
 from gyroscope.experiments import claims, results
 from gyroscope.report import paper_figures
 from gyroscope.report.page_data import table_lines
 from gyroscope.report.tables import accuracy_table, write_csv
 
-DOCS = Path(__file__).parent
 FIGURES = (
     "mnist-little-f_12",
     "mnist-little-f_24",
@@ -47,7 +45,7 @@ def main(folder: Path) -> None:
 
 
 def claims_table(runs: list[results.RunResult]) -> str:
-    """What a reader wants at a glance: the verdict first; where it stands and the criterion last."""
+    """Return the claims as Markdown: the verdict first, the criterion and the place in the paper last."""
     verdicts = claims.judge(claims.CLAIMS, runs)
     symbols = {claims.HOLDS: "✓", claims.FAILS: "✗", claims.UNMEASURED: "–"}
     counts = ", ".join(f"{sum(v.verdict == word for v in verdicts)} {word}" for word in symbols)

@@ -1,7 +1,9 @@
-"""Bring the table in docs/reliability.md up to date: `python docs/update_reliability.py`. Takes a few minutes.
+"""Cause every fault of docs/reliability.md and rewrite its table. It takes a few minutes and needs root.
 
-Every fault is really caused, in a run of its own, by the same processes that the test suite uses. Only root can do it:
-a full disk is a small file system of its own.
+    python -m benchmarks.pages.update_reliability
+
+Each fault happens in a run of its own, with the processes that the test suite uses. Root is needed to mount the small
+file system that fills up.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import markers
+from benchmarks.pages import DOCS, markers
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "distributed"))
+sys.path.append(str(DOCS.parent / "tests" / "distributed"))
 
-from clusters import DEADLINE, Cluster
-from disks import fill, small_disk
+from clusters import DEADLINE, Cluster  # type: ignore[import-not-found]
+from disks import fill, small_disk  # type: ignore[import-not-found]
 
 import gyroscope as gy
 
-DOCS = Path(__file__).resolve().parent
 STEPS, WORKERS, FAULTY = 40, 5, 4
 HEALTHY = tuple(range(FAULTY))
 BEGIN, LATER = 5, 20

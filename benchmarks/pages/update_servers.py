@@ -1,7 +1,8 @@
-"""Run what docs/beyond/servers.md speaks of and bring it up to date: `python docs/update_servers.py runs/servers`.
+"""Run the grid of docs/beyond/servers.md (servers.toml) and rewrite its table and its figures.
 
-The runs are those of docs/beyond/servers.toml; what is complete in the folder is not redone. Replaces what stands
-between the markers and draws the figures. The words around them stay.
+    python -m benchmarks.pages.update_servers runs/servers
+
+Complete runs are not repeated.
 """
 
 from __future__ import annotations
@@ -10,15 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import markers
-
+from benchmarks.pages import DOCS, GRIDS, markers
 from gyroscope.cli import main as gyroscope
 from gyroscope.experiments import results
 from gyroscope.experiments.results import RunResult, SetupResult
 from gyroscope.report import figures
 from gyroscope.runs.config import Config
 
-DOCS = Path(__file__).parent
 SETTLED = 30
 """Steps after which what momentum accumulates has settled: 0.9^30 is 4 %."""
 SCENES: dict[str, Callable[[Config], bool]] = {
@@ -36,7 +35,7 @@ ROWS = {
 
 
 def main(folder: Path, *options: str) -> int:
-    code = gyroscope(["sweep", str(DOCS / "beyond" / "servers.toml"), "--out", str(folder), *options])
+    code = gyroscope(["sweep", str(GRIDS / "servers.toml"), "--out", str(folder), *options])
     if code != 0:
         return code
     publish(results.group(results.load(folder)))
