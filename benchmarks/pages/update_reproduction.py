@@ -13,7 +13,7 @@ from benchmarks.pages import DOCS, markers
 from gyroscope.experiments import claims, results
 from gyroscope.report import paper_figures
 from gyroscope.report.page_data import table_lines
-from gyroscope.report.tables import accuracy_table, write_csv
+from gyroscope.report.summary_tables import accuracy_table, write_csv
 
 FIGURES = (
     "mnist-little-f_12",
@@ -47,8 +47,7 @@ def main(folder: Path) -> None:
 def claims_table(runs: list[results.RunResult]) -> str:
     """Return the claims as Markdown: the verdict first, the criterion and the place in the paper last."""
     verdicts = claims.judge(claims.CLAIMS, runs)
-    symbols = {claims.HOLDS: "✓", claims.FAILS: "✗", claims.UNMEASURED: "–"}
-    counts = ", ".join(f"{sum(v.verdict == word for v in verdicts)} {word}" for word in symbols)
+    counts = ", ".join(f"{sum(v.verdict == word for v in verdicts)} {word}" for word in claims.VERDICTS)
     lines = [
         f"Of {len(verdicts)} claims: {counts}.",
         "",
@@ -56,7 +55,8 @@ def claims_table(runs: list[results.RunResult]) -> str:
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {symbols[v.verdict]} {v.verdict} | {v.statement} | {v.paper} | {v.measured} | {v.threshold} | {v.place} |"
+        f"| {claims.VERDICTS[v.verdict]} {v.verdict} | {v.statement} | {v.paper} | {v.measured} | {v.threshold} "
+        f"| {v.place} |"
         for v in verdicts
     ]
     return "\n".join(lines)

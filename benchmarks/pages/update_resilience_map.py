@@ -9,24 +9,24 @@ import sys
 from pathlib import Path
 
 from benchmarks.pages import DOCS, markers
-from gyroscope.report import zoo
+from gyroscope.report import map_report
 
 
 def main(folder: Path, docs: Path = DOCS) -> None:
-    maps = zoo.Maps(folder)
+    maps = map_report.MapPair(folder)
     markers.replace(
         docs / "zoo.md",
         {
-            "verdicts": zoo.verdicts(maps),
-            "size": zoo.size(maps),
-            "best": zoo.best_table(maps),
-            "placements": zoo.placements(maps),
-            "tables": zoo.whole_tables(maps),
-            "infeasible": zoo.infeasible_list(),
+            "verdicts": map_report.verdicts(maps),
+            "size": map_report.size(maps),
+            "best": map_report.best_table(maps),
+            "placements": map_report.placements(maps),
+            "tables": map_report.whole_tables(maps),
+            "infeasible": map_report.infeasible_list(),
         },
     )
-    zoo.write_csv(maps, docs / "zoo" / "zoo.csv")
-    zoo.draw(maps, docs / "zoo")
+    map_report.write_csv(maps, docs / "zoo" / "zoo.csv")
+    map_report.draw(maps, docs / "zoo")
 
 
 if __name__ == "__main__":

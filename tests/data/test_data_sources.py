@@ -317,8 +317,8 @@ def test_a_bar_on_a_terminal_and_only_there(tmp_path: Path) -> None:
 import sys
 from datafiles import small
 from test_data_sources import FILES
-from gyroscope.data.catalogue import CATALOGUE
-from gyroscope.data.sources import load_raw
+from gyroscope.simulation.data.catalogue import CATALOGUE
+from gyroscope.simulation.data.sources import load_raw
 CATALOGUE["mnist"] = small("mnist", FILES, sys.argv[1])
 load_raw("mnist", progress=sys.argv[2] == "yes")
 """

@@ -42,7 +42,7 @@ class Setup:
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
+class PaperKey:
     """The paper's hyperparameters of a setup, as its file names have them."""
 
     task: str
@@ -53,7 +53,7 @@ class Key:
     place: str
 
     @classmethod
-    def of(cls, config: Config) -> Key:
+    def of(cls, config: Config) -> PaperKey:
         rate = Schedule.parse(config.lr or 0).at(0)
         return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
 
@@ -97,7 +97,7 @@ def paper(task: str, steps: int | None = None, width: float | None = None, resco
     return setups
 
 
-def is_the_papers(config: Config) -> bool:
+def is_from_paper(config: Config) -> bool:
     """Whether a setup is one of the paper's, perhaps shortened (or, with CIFAR-10, narrower)."""
     task, _, parameters = config.task.partition(":width=")
     if task not in _PAPER:

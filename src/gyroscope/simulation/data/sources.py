@@ -92,7 +92,7 @@ def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) ->
                 break
             refused = _take(dataset, label, source, cache, have, tried) or refused
     if len(have) < len(dataset.files):
-        raise _nowhere(dataset, tried)
+        raise DataSetMissingError(dataset, tried)
     if refused is not None:
         warnings.warn(
             f"{dataset.title} could not be kept in the cache {cache.folder} ({refused.strerror or refused}), so the "
@@ -130,14 +130,19 @@ def _take(
     return refused
 
 
-def _nowhere(dataset: DataSet, tried: list[str]) -> DataError:
-    if dataset.kind == "cifar":
-        files = f"{catalogue.CIFAR_ARCHIVE} or its .bin files"
-    else:
-        files = ", ".join(catalogue.IDX_NAMES) + " (as they are or as .gz)"
-    listing = "\n".join(f"  - {reason}" for reason in tried)
-    return DataError(
-        f"{dataset.title} is nowhere to be had. Tried:\n{listing}\n"
-        f"Get {files} from {dataset.mirrors[0] if dataset.mirrors else 'a machine that has them'}, and name their "
-        "folder with --data-dir or GYROSCOPE_DATA. The task `digits` needs no download."
-    )
+class DataSetMissingError(DataError):
+    """A data set is in no folder and no cache, and no source delivers it. The message lists every place tried."""
+
+    def __init__(self, dataset: DataSet, tried: list[str]) -> None:
+        self.title = dataset.title
+        self.published = dataset.mirrors[0] if dataset.mirrors else "a machine that has them"
+        if dataset.kind == "cifar":
+            files = f"{catalogue.CIFAR_ARCHIVE} or its .bin files"
+        else:
+            files = ", ".join(catalogue.IDX_NAMES) + " (as they are or as .gz)"
+        listing = "\n".join(f"  - {reason}" for reason in tried)
+        super().__init__(
+            f"{dataset.title} is nowhere to be had. Tried:\n{listing}\n"
+            f"Get {files} from {self.published}, and name their folder with --data-dir or GYROSCOPE_DATA. The task "
+            "`digits` needs no download."
+        )

@@ -5,71 +5,66 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+from collections.abc import Sequence
+from functools import partial
 
-from gyroscope.experiments.claims.base import (
+from gyroscope.experiments.claims.checks import (
     Claim,
-    Finding,
-    Lab,
     MissingRunsError,
+    PaperResults,
     condition_steps,
     log_ratio,
-    mean,
-    pairs,
     useless_from,
 )
-from gyroscope.experiments.grid import Key
-from gyroscope.experiments.results import RunResult, SetupResult
+from gyroscope.experiments.claims.mnist import RATES
+from gyroscope.experiments.grid import PaperKey
+from gyroscope.experiments.results import RunResult
 
-RATES = (0.5, 0.02)
 EARLY = 50
 """Steps of MNIST before convergence is near: accuracy is still rising in all unattacked runs."""
+_early_ratio = partial(log_ratio, first=0, last=EARLY)
 
 
-def _condition_rare(lab: Lab) -> Finding:
-    counts = [condition_steps(run) for setup in _all_attacked(lab) for run in setup.runs]
+def _condition_rare(results: PaperResults) -> tuple[str, bool]:
+    counts = _condition_counts(results)
     share = sum(count > 0 for count in counts) / len(counts)
-    return Finding(f"{share:.1%} of {len(counts)} runs; at most {max(counts)} steps in a run", share < 0.02)
+    return f"{share:.1%} of {len(counts)} runs; at most {max(counts)} steps in a run", share < 0.02
 
 
-def _condition_brief(lab: Lab) -> Finding:
-    counts = [condition_steps(run) for setup in _all_attacked(lab) for run in setup.runs]
-    return Finding(f"at most {max(counts)} steps", max(counts) <= 4)
+def _condition_brief(results: PaperResults) -> tuple[str, bool]:
+    longest = max(_condition_counts(results))
+    return f"at most {longest} steps", longest <= 4
 
 
-def _orders_too_high(lab: Lab) -> Finding:
+def _condition_counts(results: PaperResults) -> list[int]:
+    return [condition_steps(run) for run in _attacked_runs(results)]
+
+
+def _orders_too_high(results: PaperResults) -> tuple[str, bool]:
     excess = [
         log_ratio(run, 0, 10**9) - math.log(float(run.metrics["ratio_bound"].iloc[0]))
-        for setup in _all_attacked(lab)
-        for run in setup.runs
+        for run in _attacked_runs(results)
         if useless_from(run) == math.inf
     ]
     if not excess:
         raise MissingRunsError("a model that lives")
-    middle = math.exp(statistics.median(excess))
-    return Finding(
-        f"x{middle:.0f} (from x{math.exp(min(excess)):.0f} to x{math.exp(max(excess)):.0f})", 10 <= middle <= 100
-    )
+    low, middle, high = (math.exp(value) for value in (min(excess), statistics.median(excess), max(excess)))
+    return f"x{middle:.0f} (from x{low:.0f} to x{high:.0f})", 10 <= middle <= 100
 
 
-def _all_attacked(lab: Lab) -> list[SetupResult]:
-    setups = [
-        setup
-        for task in ("mnist", "cifar10")
-        for setup in lab.attacked(task)
-        if "rescore" not in setup.config.rule  # not among the paper's 400 runs
-    ]
+def _attacked_runs(results: PaperResults) -> list[RunResult]:
+    """Return the attacked runs of both tasks without rescoring, which is not among the paper's 400."""
+    setups = [setup for task in ("mnist", "cifar10") for setup in results.attacked(task, rescored=False).values()]
     if not setups:
         raise MissingRunsError("any attack")
-    return setups
+    return [run for setup in setups for run in setup.runs]
 
 
-def _straight_first(lab: Lab) -> Finding:
-    counts = {}
-    for rate in RATES:
-        runs = [run for setup in _mnist(lab) if Key.of(setup.config).lr == rate for run in setup.runs]
-        counts[rate] = (sum(_starts_straight(run) for run in runs), len(runs))
-    text = ", ".join(f"rate {rate:g}: {good} of {total} runs" for rate, (good, total) in counts.items())
-    return Finding(text, sum(g for g, _ in counts.values()) >= 0.95 * sum(t for _, t in counts.values()))
+def _straight_first(results: PaperResults) -> tuple[str, bool]:
+    straight = {rate: [_starts_straight(run) for key, run in _mnist_runs(results) if key.lr == rate] for rate in RATES}
+    text = ", ".join(f"rate {rate:g}: {sum(runs)} of {len(runs)} runs" for rate, runs in straight.items())
+    everything = list(itertools.chain(*straight.values()))
+    return text, sum(everything) >= 0.95 * len(everything)
 
 
 def _starts_straight(run: RunResult) -> bool:
@@ -79,54 +74,55 @@ def _starts_straight(run: RunResult) -> bool:
     return bool((straightness.iloc[1:6] > 0).all() and straightness.iloc[5] > straightness.iloc[1])
 
 
-def _oscillates(lab: Lab) -> Finding:
-    runs = [run for setup in _mnist(lab) for run in setup.runs if useless_from(run) == math.inf]
+def _oscillates(results: PaperResults) -> tuple[str, bool]:
+    runs = [run for _, run in _mnist_runs(results) if useless_from(run) == math.inf]
     late = [run.metrics["straightness"].iloc[50:] for run in runs]
     good = sum(bool((values > 0).any() and (values < 0).any()) for values in late)
-    return Finding(f"{good} of {len(runs)} runs", good >= 0.95 * len(runs))
+    return f"{good} of {len(runs)} runs", good >= 0.95 * len(runs)
 
 
-def _mnist(lab: Lab) -> list[SetupResult]:
-    setups = lab.attacked("mnist")
+def _mnist_runs(results: PaperResults) -> list[tuple[PaperKey, RunResult]]:
+    setups = results.attacked("mnist")
     if not setups:
         raise MissingRunsError("mnist under attack")
-    return setups
+    return [(key, run) for key, setup in setups.items() for run in setup.runs]
 
 
-def _ratio_lower_at_workers(lab: Lab) -> Finding:
-    both = pairs(lab, "mnist")
-    gaps = [
-        server.mean(lambda run: log_ratio(run, 0, EARLY)) - workers.mean(lambda run: log_ratio(run, 0, EARLY))
-        for server, workers in both
-    ]
-    lower = sum(gap > 0 for gap in gaps)
-    text = f"{lower} of {len(both)} settings; geometric mean of the reduction x{math.exp(mean(gaps)):.1f}"
-    return Finding(text, lower >= 0.9 * len(both))
+def _ratio_lower_at_workers(results: PaperResults) -> tuple[str, bool]:
+    return _mostly_lower(
+        [server.mean(_early_ratio) - workers.mean(_early_ratio) for server, workers in results.placement_pairs("mnist")]
+    )
 
 
-def _ratio_falls_with_rate(lab: Lab) -> Finding:
+def _ratio_falls_with_rate(results: PaperResults) -> tuple[str, bool]:
     gaps = []
     for attack, (rule, f) in itertools.product(
         ("little", "empire"), (("krum", 24), ("krum", 12), ("median", 24), ("median", 12), ("bulyan", 12))
     ):
         larger, smaller = (
-            lab.get("mnist", attack, rule, f, lr, "workers").mean(lambda run: log_ratio(run, 0, EARLY)) for lr in RATES
+            results.get(PaperKey("mnist", attack, rule, f, lr, "workers")).mean(_early_ratio) for lr in RATES
         )
         gaps.append(larger - smaller)
-    lower = sum(gap > 0 for gap in gaps)
-    text = f"{lower} of {len(gaps)} settings; geometric mean of the reduction x{math.exp(mean(gaps)):.1f}"
-    return Finding(text, lower >= 0.9 * len(gaps))
+    return _mostly_lower(gaps)
 
 
-def _low_ratio_signals(lab: Lab) -> Finding:
-    killed, healthy = (
-        {lr: lab.get("mnist", "empire", "krum", f, lr, "server").mean(lambda run: log_ratio(run, -50, 10**9))
-         for lr in RATES}
-        for f in (24, 12)
-    )  # fmt: skip
-    factors = {lr: math.exp(healthy[lr] - killed[lr]) for lr in RATES}
+def _mostly_lower(gaps: Sequence[float]) -> tuple[str, bool]:
+    """Judge differences of logarithms: nine of ten must be positive."""
+    lower, reduction = sum(gap > 0 for gap in gaps), math.exp(statistics.fmean(gaps))
+    text = f"{lower} of {len(gaps)} settings; geometric mean of the reduction x{reduction:.1f}"
+    return text, lower >= 0.9 * len(gaps)
+
+
+def _low_ratio_signals(results: PaperResults) -> tuple[str, bool]:
+    late = {
+        (f, lr): results.get(PaperKey("mnist", "empire", "krum", f, lr, "server")).mean(
+            lambda run: log_ratio(run, -50, 10**9)
+        )
+        for f, lr in itertools.product((24, 12), RATES)
+    }
+    factors = {lr: math.exp(late[12, lr] - late[24, lr]) for lr in RATES}
     text = ", ".join(f"rate {lr:g}: {factor:.0f} times lower" for lr, factor in factors.items())
-    return Finding(text, all(factor >= 10 for factor in factors.values()))
+    return text, min(factors.values()) >= 10
 
 
 CLAIMS: tuple[Claim, ...] = (

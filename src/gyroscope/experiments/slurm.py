@@ -1,4 +1,4 @@
-"""The same runs on a SLURM cluster, through submitit. Runs are idempotent: what is complete is never submitted."""
+"""Run the same jobs on a SLURM cluster, through submitit. What is complete is never submitted again."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from gyroscope._core.errors import ConfigError, MissingExtraError
 from gyroscope._core.registry import parse_value
-from gyroscope.experiments.pool import FAILED, Job, Outcome
+from gyroscope.experiments.pool import FAILED, Job, JobOutcome, run_job
 
 
 def submit(
     jobs: Sequence[Job], out: Path, cluster: str = "slurm", parameters: Mapping[str, Any] | None = None
 ) -> list[tuple[Job, Any]]:
-    """Send each job as one task of a job array; returns (job, submitit job) pairs. cluster: `slurm` or `local`."""
+    """Submit each job as one task of a job array; return (job, submitit job) pairs. cluster: `slurm` or `local`."""
     try:
         import submitit
     except ImportError as problem:
@@ -26,31 +26,27 @@ def submit(
         executor.update_parameters(name="gyroscope", **(parameters or {}))
     except (RuntimeError, NameError, TypeError, ValueError) as problem:
         raise ConfigError(f"submitit cannot use the cluster {cluster!r}: {problem}") from problem
-    return list(zip(jobs, executor.map_array(run_job, list(jobs)), strict=True))
+    return list(zip(jobs, executor.map_array(_run_task, list(jobs)), strict=True))
 
 
-def run_job(job: Job) -> tuple[str, float]:
-    """What one task of the array does: run or resume one experiment. (status, maximum accuracy)"""
-    from gyroscope.runs import training
-
-    result = training.resume(job.path) if job.resume else training.train(job.config, out=job.path, overwrite=True)
+def _run_task(job: Job) -> tuple[str, float]:
+    result = run_job(job)
     return result.status, result.max_accuracy
 
 
-def wait(submitted: Sequence[tuple[Job, Any]]) -> list[Outcome]:
+def wait(submitted: Sequence[tuple[Job, Any]]) -> list[JobOutcome]:
     """Wait for submitted jobs; a failed one is reported with its log."""
     outcomes = []
     for job, handle in submitted:
         try:
-            status, accuracy = handle.result()
-            outcomes.append(Outcome(job, status, accuracy))
+            outcomes.append(JobOutcome(job, *handle.result()))
         except Exception as problem:
-            outcomes.append(Outcome(job, FAILED, log=str(problem)))
+            outcomes.append(JobOutcome(job, FAILED, log=str(problem)))
     return outcomes
 
 
 def parse_parameters(pairs: Sequence[str]) -> dict[str, Any]:
-    """`["timeout_min=60"]` -> `{"timeout_min": 60}`."""
+    """Return `{"timeout_min": 60}` for `["timeout_min=60"]`."""
     parameters = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

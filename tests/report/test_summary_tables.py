@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from gyroscope.report.tables import write_csv, write_markdown
+from gyroscope.report.summary_tables import write_csv, write_markdown
 
 
 def cells(line: str) -> list[str]:
