@@ -102,7 +102,7 @@ def test_whoever_trusts_is_ranked_and_marked_but_does_not_win(tmp_path: Path, mo
     text = map_report.verdicts(maps)
     assert text.count("**`krum` with momentum at the workers loses least") == 2
     assert "known to be honest, or samples at the server, `median` with momentum at the workers loses less: 5.0" in text
-    assert "| 3 | `median` (trusts) | workers | 1 | 5.0 |" in map_report.best_table(maps)
+    assert "| 3 | `median` (trusts) | workers | 1 | 5.0 |" in update_resilience_map.best_table(maps)
 
 
 def test_settings_of_a_rule_and_forms_of_an_attack_reach_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,11 +282,13 @@ def test_the_verdict_follows_the_numbers(tmp_path: Path) -> None:
 def test_the_best_table_says_what_it_is_sorted_by_and_how_many_seeds_each_has(tmp_path: Path) -> None:
     runs = {key: dict(seeds) for key, seeds in made_up(median_is_best, seeds=(1, 2)).items()}
     once = write(tmp_path / "once", made_up(median_is_best))
-    assert map_report.best_table(map_report.MapPair(once)).startswith("Sorted by f, then by the worst case.\n\n| f |")
+    assert update_resilience_map.best_table(map_report.MapPair(once)).startswith(
+        "Sorted by f, then by the worst case.\n\n| f |"
+    )
     for entry in resilience_map.cells():
         if (entry.defence, entry.placement) != ("median", "workers"):
             del runs[entry.key][2]
-    table = map_report.best_table(map_report.MapPair(write(tmp_path / "twice", runs)))
+    table = update_resilience_map.best_table(map_report.MapPair(write(tmp_path / "twice", runs)))
     assert table.startswith("Sorted by f; then the finalists, who ran with more seeds,")
     assert "| 3 | `median` | workers | 2 | 5.5 |" in table and "| 3 | `krum` | workers | 1 | 7.0 |" in table
 
@@ -323,7 +325,7 @@ def test_a_part_of_the_map_is_judged_as_a_part(tmp_path: Path) -> None:
 def test_without_runs_nothing_is_claimed(tmp_path: Path) -> None:
     maps = map_report.MapPair(tmp_path)
     assert map_report.verdicts(maps).count("not measured") == 2
-    assert "cells (marked ?) are not measured yet" in map_report.size(maps)
+    assert "cells (marked ?) are not measured yet" in update_resilience_map.size(maps)
 
 
 @pytest.mark.usefixtures("few")
@@ -356,7 +358,7 @@ def test_the_page_is_written_from_a_folder_of_runs(tmp_path: Path) -> None:
     ("drop", "text"), [(0.04, "0.0"), (-0.04, "0.0"), (-1.26, "-1.3"), (9.94, "9.9"), (47.2, "47")]
 )
 def test_figures_are_short(drop: float, text: str) -> None:
-    assert map_report._short(drop) == text
+    assert map_report.short(drop) == text
 
 
 # -- the command -------------------------------------------------------------------------------------------------------

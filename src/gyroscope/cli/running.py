@@ -9,7 +9,7 @@ import signal
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +29,16 @@ _LISTED = 60
 def add_options(command: Any, out: str | None) -> None:
     """Add the options of commands that run many experiments."""
     shown = out or "runs/ and the grid's name"
+    command.add_argument("--only", action="append", default=[], metavar="PATTERN",
+                         help="only runs whose name holds this, e.g. krum, or fits it if it has a *, e.g. "
+                         "'mnist-little-*'; may be repeated")  # fmt: skip
     command.add_argument("--out", default=out, metavar="DIR", help=f"folder of the run directories (default: {shown})")
     command.add_argument("--jobs", type=int, metavar="N",
                          help="processes at a time (default: one per core, or per device named)")  # fmt: skip
     command.add_argument("--devices", metavar="LIST", help="devices to use in turn, e.g. cuda:0,cuda:1 (default: cpu)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
-    command.add_argument(
-        "--dry-run", action="store_true", help="tell what would run, with an estimate of time and disk"
-    )
+    command.add_argument("--dry-run", action="store_true",
+                         help="tell what would run, with an estimate of time and disk")  # fmt: skip
     command.add_argument("--list", action="store_true", help="in a dry run: name every run, however many there are")
     command.add_argument("--quiet", action="store_true", help="no progress")
 
@@ -87,6 +89,7 @@ def submit(setups: Sequence[Setup], options: argparse.Namespace) -> int:
 
 def _dry_run(planned: RunPlan, processes: int, options: argparse.Namespace) -> int:
     from gyroscope.experiments import estimate
+    from gyroscope.runs.progress import overall
 
     if options.list or len(planned.jobs) <= _LISTED:
         for job in planned.jobs:
@@ -98,7 +101,8 @@ def _dry_run(planned: RunPlan, processes: int, options: argparse.Namespace) -> i
     )
     if not planned.jobs:
         return 0
-    with _timing(options.quiet) as advance:
+    bar = overall() if sys.stderr.isatty() else contextlib.nullcontext(_print_first)
+    with contextlib.nullcontext(lambda *_: None) if options.quiet else bar as advance:
         guess = estimate.estimate(planned.jobs, processes, advance)
     if guess.missing:
         print(f"no estimate for missing data sets: {', '.join(guess.missing)}; download them into a folder and name it "
@@ -122,21 +126,9 @@ def _overview(configs: Sequence[Config]) -> list[str]:
     return lines
 
 
-@contextlib.contextmanager
-def _timing(quiet: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a callback that shows the progress of timing: a bar on a terminal, elsewhere one line."""
-    from gyroscope.runs import progress
-
-    if not quiet and sys.stderr.isatty():
-        with progress.overall() as advance:
-            yield advance
-        return
-
-    def print_first(what: str, done: int, total: int) -> None:
-        if done == 0 and not quiet:
-            print(f"timing {total} kinds of run ...", file=sys.stderr, flush=True)
-
-    yield print_first
+def _print_first(what: str, done: int, total: int) -> None:
+    if done == 0:
+        print(f"timing {total} kinds of run ...", file=sys.stderr, flush=True)
 
 
 def print_wrapped(lines: Sequence[str]) -> None:

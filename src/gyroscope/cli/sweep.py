@@ -59,8 +59,6 @@ def add(commands: Any) -> None:
     )
     command.add_argument("grid", metavar="GRID", help=f"a TOML file, or a recipe: {_MAP[0]} (also called {_MAP[1]})")
     command.add_argument("--seeds", metavar="LIST", help="of a recipe, as in 1-3 or 1,2,7 (default: the recipe's)")
-    command.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                         help="only runs whose name holds this, or fits it if it has a * (see below)")  # fmt: skip
     command.add_argument("--best", type=int, metavar="K",
                          help="of the map: only the K best defences for each f, by the runs that are in --out; with "
                          "--seeds a final among them")  # fmt: skip

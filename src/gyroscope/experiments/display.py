@@ -43,21 +43,16 @@ def _describe(outcome: JobOutcome) -> str:
 
 @contextlib.contextmanager
 def _bars(planned: RunPlan, processes: int) -> Iterator[OnEvent]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[facts]}"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    columns = (
+        progress.TextColumn("{task.description}"), progress.BarColumn(), progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[facts]}"), progress.TimeElapsedColumn(), progress.TimeRemainingColumn(),
+    )  # fmt: skip
     # The estimate counts rounds, not runs: a run of the paper can take many times longer than another.
     steps = {job.name: job.config.resolve().steps or 0 for job in planned.jobs}
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
+    with progress.Progress(*columns, console=Console(stderr=True), speed_estimate_period=600) as bar:
         overall = bar.add_task("rounds", total=sum(steps.values()), facts="")
         lines = [bar.add_task("", total=None, facts="", visible=False) for _ in range(processes)]
         reached: dict[str, int] = {}

@@ -68,7 +68,7 @@ def _load(configs: Sequence[Config]) -> tuple[dict[str, Task], tuple[str, ...]]:
             loaded[config.task] = training.load_task(config)
         except DataSetMissingError as problem:
             missing[problem.title, problem.published] += sum(other.task == config.task for other in configs)
-    return loaded, tuple(f"{title} ({runs:,} runs; {published})" for (title, published), runs in missing.items())
+    return loaded, tuple(f"{title} ({n:,} run{'s' * (n != 1)}; {source})" for (title, source), n in missing.items())
 
 
 def _kind(config: Config) -> tuple[str, str, int]:

@@ -70,12 +70,8 @@ class DefenceResult:
 
     @cached_property
     def seeds(self) -> frozenset[int]:
-        """The seeds with which it was run against every attack."""
+        """The seeds with which it was run against every attack; empty while runs are missing."""
         return frozenset.intersection(*(frozenset(cell.drops) for cell in self.attacked))
-
-    @property
-    def complete(self) -> bool:
-        return bool(self.seeds)
 
     @cached_property
     def worst(self) -> CellResult:
@@ -139,7 +135,7 @@ class ResilienceMap:
         The seeds that all have decide the order. Where the first few have more seeds than that, these decide among
         them: a final, without defences that did well with one seed and were not run again.
         """
-        measured = [result for result in self.defences if result.f == f and result.complete]
+        measured = [result for result in self.defences if result.f == f and result.seeds]
         if not measured:
             return []
         common = frozenset.intersection(*(result.seeds for result in measured))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gyroscope._core.files import write_atomically
 from gyroscope.experiments.claims import FAILS, HOLDS, VERDICTS, ClaimVerdict
 from gyroscope.experiments.results import RunResult
-from gyroscope.report import markdown
 from gyroscope.report import page_layout as layout
+from gyroscope.report import text_tables
 from gyroscope.report.page_data import table_lines
 from gyroscope.report.page_summary import Summary
 from gyroscope.runs.config import NO_ATTACK
@@ -39,7 +37,7 @@ def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
          v.note]
         for v in verdicts
     ]  # fmt: skip
-    return f"{len(verdicts)} claims: {text}.\n\n{_escaped_table(header, rows)}"
+    return f"{len(verdicts)} claims: {text}.\n\n{text_tables.markdown_table(header, rows, escape=True)}"
 
 
 def accuracy_table(lines: Sequence[Summary]) -> str:
@@ -55,24 +53,13 @@ def accuracy_table(lines: Sequence[Summary]) -> str:
         settings += [str(getattr(c, field)) for field in fields]
         seeds = str(len(set(line.setup.seeds)))
         rows.append([*settings, str(line.best), str(line.final), line.drop_text, seeds, line.status])
-    return _escaped_table(header, rows, right=("f", *right))
-
-
-def _escaped_table(header: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> str:
-    cells = ([markdown.escape(cell) for cell in row] for row in rows)
-    return markdown.table([markdown.escape(name) for name in header], cells, right)
+    return text_tables.markdown_table(header, rows, right=("f", *right), escape=True)
 
 
 def write_csv(runs: Sequence[RunResult], path: Path) -> Path:
     """Write a row per setup: its configuration, the number of seeds, and the results. Accuracies are fractions."""
     rows = [_csv_row(line) for line in table_lines(runs)]
-    buffer = io.StringIO(newline="")
-    if rows:
-        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    write_atomically(path, buffer.getvalue().encode())
-    return path
+    return text_tables.write_csv(path, [*(row.keys() for row in rows[:1]), *(row.values() for row in rows)])
 
 
 def _csv_row(line: Summary) -> dict[str, object]:

@@ -168,11 +168,6 @@ def gain(results: PaperResults, key: PaperKey, final: bool = False) -> list[floa
     return _differences(results, server, workers, final)
 
 
-def final_gain(results: PaperResults, key: PaperKey) -> list[float]:
-    """Return the points of final accuracy that momentum at the workers adds to that at the server."""
-    return gain(results, key, final=True)
-
-
 def median_margin(results: PaperResults, key: PaperKey) -> list[float]:
     """Return the points of maximum accuracy that Median is above Krum."""
     krum, median = (dataclasses.replace(key, rule=rule) for rule in ("krum", "median"))
