@@ -39,22 +39,21 @@ def estimate(
         advance: Called before each kind with what is timed, how many are done and how many there are.
     """
     configs = [job.config.resolve() for job in jobs]
+    loaded, missing = _load(configs)
+    configs = [config for config in configs if config.task in loaded]
     kinds: dict[tuple[str, str, int], Config] = {}
     for config in configs:
         kinds.setdefault(_kind(config), config)
-    loaded, missing = _load(configs)
     costs: dict[tuple[str, str, int], tuple[float, float, int]] = {}
     for kind, config in kinds.items():
-        if config.task in loaded:
-            advance(f"timing {config.rule}", len(costs), len(kinds))
-            costs[kind] = _measure(config, loaded[config.task])
+        advance(f"timing {config.rule}", len(costs), len(kinds))
+        costs[kind] = _measure(config, loaded[config.task])
     seconds = megabytes = 0.0
     for config in configs:
-        if config.task in loaded:
-            per_round, per_evaluation, parameters = costs[_kind(config)]
-            assert config.steps and config.evaluate_every and config.workers
-            seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
-            megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
+        per_round, per_evaluation, parameters = costs[_kind(config)]
+        assert config.steps and config.evaluate_every and config.workers
+        seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
+        megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
     return Estimate(seconds / processes, megabytes, len(costs), missing)
 
 

@@ -1,4 +1,4 @@
-"""The parameter server's round against what cannot be avoided: the bare transfer of the same bytes, and the rule."""
+"""Compare the parameter server's round with its lower bound: the bare transfer of the same bytes, and the rule."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from benchmarks import puppets
-from benchmarks.puppets import PATIENCE
-from benchmarks.results import Line, line
-from benchmarks.timing import Passes, Timed, Told
+from benchmarks import stub_workers
+from benchmarks.results import Line, ratio_line
+from benchmarks.stub_workers import PATIENCE
+from benchmarks.timing import OnStart, Passes, Timed
 from gyroscope import rules
 from gyroscope._core.clock import Stopwatch
 from gyroscope._core.errors import LinkError
@@ -29,9 +29,9 @@ WORKERS = 4
 RULE, TOLERATED = "median", 1
 LIMIT = 1.5
 TOGETHER = 10
-"""Rounds, transfers and applications of the rule in a pass. Back to back, as in a run: the server takes rows in while
-others are on their way, and a transfer that waits for the scheduler (with more processes than cores, every third does)
-counts with those that do not."""
+"""Rounds, transfers and applications of the rule in a pass, back to back as in a run: the server takes rows in while
+others are on their way, and a transfer that waits for the operating system's scheduler (with more processes than cores
+every third does) is averaged with those that do not."""
 _WARM_UP = 5
 _LEAST, _MOST = 10, 2000
 _TERMS = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
@@ -40,16 +40,16 @@ ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({
 
 
 def measure(
-    d: int, budget: float, told: Told | None = None, measure_every: int = 1, together: int = TOGETHER
+    d: int, budget: float, on_start: OnStart | None = None, measure_every: int = 1, together: int = TOGETHER
 ) -> tuple[list[Line], Stopwatch]:
-    """A real server and real worker processes, whose gradients are ready before they are asked for.
+    """Measure a real server with real worker processes, whose gradients are ready before the server asks for them.
 
     So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
-    measures, the tables of the run directory, looking for NaN. One thread, as `gyroscope launch` chooses: with more,
-    nine processes on a few cores wait for each other's threads.
+    metrics, the tables of the run directory, the search for NaN. The server has one thread, as in `gyroscope launch`:
+    with more, nine processes on a few cores wait for each other's threads.
     """
-    if told is not None:
-        told(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
+    if on_start is not None:
+        on_start(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
     clock, threads = Stopwatch(), torch.get_num_threads()
     with _bare_transfer(d) as bare, tempfile.TemporaryDirectory() as folder:
         beside = _Beside(bare, d, budget, clock, together)
@@ -62,8 +62,8 @@ def measure(
     if together == 1:
         name += ", one at a time"
     lines = [
-        line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
-        line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
+        ratio_line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
+        ratio_line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
              times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
     ]  # fmt: skip
     return lines, clock
@@ -74,7 +74,7 @@ def _parts(passes: Passes) -> tuple[list[float], list[float]]:
 
 
 def task_of(d: int) -> Task:
-    """Something to train with d parameters (an even number), on next to no data."""
+    """Return a task with d parameters (an even number) on next to no data."""
     inputs, targets = torch.zeros(2, d // 2 - 1), torch.tensor([0, 1])
     return Task(
         lambda: nn.Linear(d // 2 - 1, 2), (inputs, targets), (inputs, targets), loss=nn.functional.cross_entropy
@@ -82,12 +82,12 @@ def task_of(d: int) -> Task:
 
 
 def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: int) -> None:
-    """A run like any other, until enough was measured."""
+    """Serve an ordinary run until enough was measured."""
     task, never = task_of(d), 10**9
     config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
                     steps=never, evaluate_every=never, checkpoint_every=never, threads=1,
                     measure_every=measure_every)  # fmt: skip
-    with Server(_TERMS, beside, beside.enough) as server, puppets.started(puppets.work, WORKERS, server.port):
+    with Server(_TERMS, beside, beside.enough) as server, stub_workers.started(stub_workers.work, WORKERS, server.port):
         beside.settled = lambda: _rows_have_come(server)
         result = server.train(config, out, task=task, clock=clock)
         server.end()
@@ -96,7 +96,7 @@ def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: 
 
 
 def _rows_have_come(server: Server) -> None:
-    """Workers are asked for the next rows while a round is still measured. What they take belongs to the round."""
+    """Wait for the next rows, which the server requests while it still measures a round: they belong to that round."""
     assert server._workers
     for each in server._workers.links:
         if each.pipe and each.told:
@@ -105,16 +105,16 @@ def _rows_have_come(server: Server) -> None:
 
 @contextlib.contextmanager
 def _bare_transfer(d: int) -> Iterator[_Bare]:
-    store = TCPStore(puppets.HOST, 0, None, True, PATIENCE, wait_for_workers=False)
-    with puppets.started(puppets.echo, WORKERS, store.port, d):
+    store = TCPStore(stub_workers.HOST, 0, None, True, PATIENCE, wait_for_workers=False)
+    with stub_workers.started(stub_workers.echo, WORKERS, store.port, d):
         yield _Bare(store, d)
 
 
 class _Bare:
-    """d values to each and d values back, over gloo, and nothing else."""
+    """Send d values to each worker and receive d values back, over gloo."""
 
     def __init__(self, store: TCPStore, d: int) -> None:
-        self.groups = [puppets.pair(store, number, 0) for number in range(WORKERS)]
+        self.groups = [stub_workers.pair(store, number, 0) for number in range(WORKERS)]
         self.parameters, self.rows = torch.zeros(d), torch.empty(WORKERS, d)
 
     def __call__(self) -> None:
@@ -125,12 +125,12 @@ class _Bare:
 
 
 class _Beside(Silent):
-    """Told of every round, it times the bare transfer and the rule in turn with the rounds, some `together`."""
+    """A progress display that times the bare transfer and the rule in turn with the rounds, some `together`."""
 
     def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch, together: int) -> None:
         self.bare, self.clock, self.together = bare, clock, together
         self.rule = rules.parse(RULE)
-        self.rows = torch.stack([puppets.row_of(number, d) for number in range(WORKERS)])
+        self.rows = torch.stack([stub_workers.row_of(number, d) for number in range(WORKERS)])
         self.seconds: dict[str, list[float]] = {ROUND: [], BARE: [], THE_RULE: []}
         self.rounds, self.passes, self.budget = 0, 0, budget
         self.settled: Timed = lambda: None

@@ -1,4 +1,4 @@
-"""A whole training run against its floor: the time that its matrix products alone take at the measured sgemm rate."""
+"""Compare a training run with its lower bound: the time of its matrix products at the measured sgemm rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gyroscope.simulation.evaluation import evaluate
 from gyroscope.simulation.metrics import Number
 
 SIDE = 1024
-"""The square product that the sgemm rate is measured with: large enough to be fast, small enough to be quick."""
+"""The size of the square product that measures the sgemm rate: large enough for the full rate, and quick."""
 BESIDE = 10
 """Rounds between two measurements of the rate."""
 LIMIT = 2.2
@@ -38,7 +38,7 @@ OTHER_LIMIT = 0.10
 
 
 def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
-    """One run on one thread, with all measures, evaluated every 5 steps and written to disk."""
+    """Measure one run on one thread, with all metrics, evaluated every 5 steps and written to disk."""
     threads = torch.get_num_threads()
     run = Run(MNIST.resolve(task), task)
     in_round, in_evaluation = products(run)
@@ -52,12 +52,12 @@ def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
         seconds = time.perf_counter() - begin - beside.aside
     torch.set_num_threads(threads)
     rate = spread([2.0 * SIDE**3 / value for value in beside.square])
-    floor = operations / rate.middle
+    bound = operations / rate.middle
     alone = run.steps * spread(beside.round).middle + evaluations * spread(beside.evaluation).middle
     name = "MNIST run, krum, little, f = 12, one thread"
     return [
-        Line("training", f"{name} / its {operations / 1e9:.0f} GFLOP at the sgemm rate", None, None, seconds / floor,
-             ours_ms=1e3 * seconds, other_ms=1e3 * floor, limit=LIMIT),
+        Line("training", f"{name} / its {operations / 1e9:.0f} GFLOP at the sgemm rate", None, None, seconds / bound,
+             ours_ms=1e3 * seconds, other_ms=1e3 * bound, limit=LIMIT),
         Line("training", f"{name} / its matrix products by themselves", None, None, seconds / alone,
              ours_ms=1e3 * seconds, other_ms=1e3 * alone),
         Line("training", f"sgemm of {SIDE} x {SIDE}, one thread", None, None, rate.middle / 1e9, "GFLOP/s",
@@ -66,7 +66,7 @@ def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
 
 
 def products(run: Run) -> tuple[_Products, _Products]:
-    """All matrix products of a round's gradients, and of an evaluation, as torch would do them."""
+    """Return all matrix products of a round's gradients, and of an evaluation, as torch would do them."""
     with _kernels.switched_off():
         with _Products() as in_round:
             run.players.workers.sample(0)
@@ -76,9 +76,9 @@ def products(run: Run) -> tuple[_Products, _Products]:
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps matrix products and convolutions, and counts their floating-point operations with torch's own formulas.
+    """Record matrix products and convolutions, and count their floating-point operations with torch's own formulas.
 
-    (torch's FlopCounterMode follows modules with hooks that the workers' way of differentiating does not allow.)
+    torch's FlopCounterMode cannot be used: it follows modules with hooks, which torch.func does not allow.
     """
 
     def __init__(self) -> None:
@@ -100,12 +100,12 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @staticmethod
     def _composite(function: Any) -> bool:
-        """Without gradients torch hands over `linear` as a whole."""
+        """Return whether torch can decompose the operation: without gradients it dispatches `linear` as a whole."""
         return torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd")
 
     @torch.inference_mode()
     def again(self) -> float:
-        """Do them once more, and nothing else; the seconds that it takes."""
+        """Run the recorded operations once more, and return the seconds that they take."""
         begin = time.perf_counter()
         for call in self.calls:
             call()
@@ -113,7 +113,7 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def cifar10_rounds(task: tasks.Task, rounds: int = 2) -> tuple[list[Line], Stopwatch]:
-    """How much of a full-size round is not gradients. Evaluations are not part of a round."""
+    """Measure how much of a full-size round is not gradients. Evaluations are not part of a round."""
     run = Run(CIFAR10.resolve(task), task)
     run.play_round()  # warms up
     clock = Stopwatch()
@@ -130,7 +130,10 @@ def cifar10_rounds(task: tasks.Task, rounds: int = 2) -> tuple[list[Line], Stopw
 
 
 class _Beside:
-    """Times products between rounds, and how long that took in all: a noisy machine slows run and yardstick alike."""
+    """Time the products between rounds, so that load on the machine slows run and lower bound alike.
+
+    `aside` is the time that this takes in all.
+    """
 
     def __init__(self, clock: Stopwatch, in_round: _Products, in_evaluation: _Products) -> None:
         self.clock, self.in_round, self.in_evaluation = clock, in_round, in_evaluation

@@ -1,4 +1,4 @@
-"""The peak memory of a run, in a process of its own: `python -m benchmarks.footprint mnist`."""
+"""Measure the peak memory of a run, in a process of its own: `python -m benchmarks.peak_memory mnist`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import floor
+from benchmarks import lower_bound
 from benchmarks.results import Line
 from gyroscope._core.errors import ConfigError
 from gyroscope.simulation.data.splits import Split
@@ -18,12 +18,12 @@ LIMITS = {"mnist": 700.0, "cifar10": 2500.0}
 
 _ROUNDS = {"mnist": 300, "cifar10": 2}
 _IMAGES = 1000
-"""Of the CIFAR-10 test set: more of them need more time, but no more memory, since they go through in batches."""
+"""Images of the CIFAR-10 test set: more need more time, but no more memory, since they are evaluated in batches."""
 
 
 def measure(task: str, data_dir: str | None) -> list[Line]:
-    """The most that a run of a task holds at any time."""
-    command = [sys.executable, "-m", "benchmarks.footprint", task, *([data_dir] if data_dir else [])]
+    """Return the peak memory of a run of a task."""
+    command = [sys.executable, "-m", "benchmarks.peak_memory", task, *([data_dir] if data_dir else [])]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1])
     if done.returncode != 0:
         raise ConfigError(f"a run of {task} in a process of its own failed: {done.stderr.strip().splitlines()[-1]}")
@@ -35,7 +35,7 @@ def main(task: str, data_dir: str | None) -> None:
     """Train, and print the peak in megabytes."""
     from gyroscope.runs import training
 
-    config = {"mnist": floor.MNIST, "cifar10": floor.CIFAR10}[task]
+    config = {"mnist": lower_bound.MNIST, "cifar10": lower_bound.CIFAR10}[task]
     config = dataclasses.replace(config, steps=_ROUNDS[task], data_dir=data_dir)
     loaded = training.load_task(config)
     if task == "cifar10":
@@ -47,9 +47,9 @@ def main(task: str, data_dir: str | None) -> None:
 
 
 def _peak() -> float:
-    """The most memory that this process ever had, in megabytes."""
+    """Return the peak memory of this process in megabytes."""
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count what the process that started this one had, too
+    if status.exists():  # getrusage would count the memory of the parent process, too
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2  # macOS counts in bytes

@@ -1,7 +1,7 @@
-"""Other libraries' rules, where they are installed. They are never needed, and only measured.
+"""Load other libraries' rules, where they are installed, to compare their speed with ours.
 
-torchjd comes with the extra `bench`. ByzFL asks for torchvision, which asks for a torch of its own, so it is not part
-of the extra: `pip install --no-deps byzfl` puts it beside the torch that is there. Its aggregators need neither.
+torchjd comes with the extra `bench`. ByzFL is not part of it, because it requires torchvision and with it another
+torch: install it with `pip install --no-deps byzfl`. Its aggregators do not use torchvision.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Rule = Callable[[Tensor], Tensor]
 
 
 def rules(n: int, f: int) -> dict[str, Rule]:
-    """Their rules for n rows of which f may be Byzantine, by "library Name"."""
+    """Return their rules for n rows of which f may be Byzantine, by "library Name"."""
     found: dict[str, Rule] = {}
     byzfl = _byzfl()
     if byzfl is not None:
@@ -34,7 +34,7 @@ def rules(n: int, f: int) -> dict[str, Rule]:
 
 
 def versions() -> dict[str, str]:
-    """Which of them are here."""
+    """Return the version of each library, or `not installed`."""
     known = {}
     for name in ("byzfl", "torchjd"):
         try:
@@ -45,7 +45,7 @@ def versions() -> dict[str, str]:
 
 
 def _byzfl() -> Any:
-    """ByzFL's aggregators alone: the package as a whole imports torchvision."""
+    """Import ByzFL's aggregators alone: the package as a whole imports torchvision."""
     spec = importlib.util.find_spec("byzfl")
     if spec is None:
         return None
@@ -57,7 +57,7 @@ def _byzfl() -> Any:
         return None
     finally:
         if before is None:
-            del sys.modules["byzfl"]  # whoever imports it later gets the real one
+            del sys.modules["byzfl"]  # a later import gets the real one
 
 
 def _torchjd() -> Any:

@@ -1,4 +1,4 @@
-"""The other ends of what is measured: processes that compute nothing, so that only the server's own time is left."""
+"""Worker processes that compute nothing, so that only the server's own time is measured."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from gyroscope.distributed.worker import Calculator, Worker
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=5)
-"""How long anybody waits for anybody: a benchmark is not the place to find out who is late."""
+"""How long processes wait for each other: a benchmark must not fail because one is late."""
 
 Role = Callable[..., object]
 
 
 @contextlib.contextmanager
 def started(role: Role, count: int, *arguments: Any) -> Iterator[list[Connection]]:
-    """So many processes that do `role(number, pipe, *arguments)`, and our ends of their pipes.
+    """Start `count` processes that call `role(number, pipe, *arguments)`, and yield our ends of their pipes.
 
     They end with this block, or with this process, however it ends.
     """
     context = multiprocessing.get_context("forkserver")
-    # Imported once, in the process that the others are forked from.
+    # Imported once, in the process from which the others are forked.
     context.set_forkserver_preload(["benchmarks.ranks", "gyroscope.distributed.server.link_process"])
     ours, processes = [], []
     for number in range(count):
@@ -63,16 +63,16 @@ def _end_with(pipe: Connection) -> None:
     os._exit(0)
 
 
-# -- who answers with d values at once --------------------------------------------------------------------------------
+# -- roles that answer with d values at once ---------------------------------------------------------------------------
 
 
 def work(number: int, pipe: Connection, port: int) -> None:
-    """A real worker whose gradient is ready before it is asked for."""
-    _Puppet(HOST, port, number, patience=PATIENCE.total_seconds()).work()
+    """Run a real worker whose gradient is ready before the server asks for it."""
+    _StubWorker(HOST, port, number, patience=PATIENCE.total_seconds()).work()
 
 
 def echo(number: int, pipe: Connection, port: int, d: int) -> None:
-    """Answers d values with d values over gloo, and knows nothing else."""
+    """Answer d values with d values over gloo, and do nothing else."""
     group = pair(TCPStore(HOST, port, None, False, PATIENCE), number, 1)
     row, parameters = row_of(number, d), torch.empty(d)
     always = timedelta(days=1)
@@ -82,7 +82,7 @@ def echo(number: int, pipe: Connection, port: int, d: int) -> None:
 
 
 def pair(store: TCPStore, number: int, rank: int) -> Any:
-    """A gloo group of two: the one who measures (rank 0) and puppet `number` (rank 1)."""
+    """Return a gloo group of two: the process that measures (rank 0) and stub `number` (rank 1)."""
     group: Any = getattr(dist, "ProcessGroupGloo")  # noqa: B009  torch has it, but does not tell the type checker so
     options = group._Options()
     options._devices = [group.create_device(hostname=HOST)]
@@ -91,12 +91,12 @@ def pair(store: TCPStore, number: int, rank: int) -> Any:
 
 
 def row_of(number: int, d: int) -> Tensor:
-    """What a puppet answers."""
+    """Return the row that a stub answers with."""
     return torch.randn(d, generator=torch.Generator().manual_seed(number))
 
 
-class _Ready(Calculator):
-    """Has its row before it is asked."""
+class _StubCalculator(Calculator):
+    """A calculator whose row is ready before the server asks for it."""
 
     def __init__(self, offer: Offer, number: int) -> None:
         self.offer, self.number, self.d = offer, number, offer.dimension
@@ -113,6 +113,6 @@ class _Ready(Calculator):
         answer.seal(ANSWER, step, self.number, 0.0)
 
 
-class _Puppet(Worker):
+class _StubWorker(Worker):
     def make_calculator(self, offer: Offer) -> Calculator:
-        return _Ready(offer, self.number)
+        return _StubCalculator(offer, self.number)
