@@ -169,11 +169,11 @@ class _Status:
         self.clear()
 
     def about(self, title: str) -> Any:
-        def tell(what: str) -> None:
+        def show(what: str) -> None:
             if self.shown:
                 print(f"\r\033[Kmeasuring {title}: {what}", end="", file=sys.stderr, flush=True)
 
-        return tell
+        return show
 
     def clear(self) -> None:
         if self.shown:

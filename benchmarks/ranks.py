@@ -73,17 +73,17 @@ def _together(shapes: list[tuple[int, ...]], budget: float) -> dict[str, list[fl
 # -- one rank ---------------------------------------------------------------------------------------------------------
 
 
-class Weightless(nn.Module):
-    """Parameters of these shapes, and a loss whose backward pass only hands over gradients that are there already."""
+class FreeBackward(nn.Module):
+    """A module with parameters of these shapes, and a loss whose backward pass only copies constant gradients."""
 
     def __init__(self, shapes: Iterable[tuple[int, ...]], rank: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(rank)
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.slopes = [torch.randn(weight.shape, generator=generator) for weight in self.weights]
+        self.gradients = [torch.randn(weight.shape, generator=generator) for weight in self.weights]
 
     def forward(self) -> Tensor:
-        terms = [(weight * slope).sum() for weight, slope in zip(self.weights, self.slopes, strict=True)]
+        terms = [(weight * gradient).sum() for weight, gradient in zip(self.weights, self.gradients, strict=True)]
         return torch.stack(terms).sum()
 
 
@@ -99,13 +99,13 @@ def rank(number: int, pipe: Connection, ranks: int, port: int, budget: float, sh
 
 def _things(shapes: list[tuple[int, ...]], rank: int) -> dict[str, Timed]:
     """Return what is measured, by name. All ranks must do it together."""
-    plain = Weightless(shapes, rank)
-    values = torch.cat([slope.reshape(-1) for slope in plain.slopes])
+    plain = FreeBackward(shapes, rank)
+    values = torch.cat([gradient.reshape(-1) for gradient in plain.gradients])
     parallel = DistributedDataParallel(plain)
     sgd = torch.optim.SGD(plain.parameters(), lr=1e-6, momentum=0.9)
     things: dict[str, Timed] = {ALL_REDUCE: lambda: dist.all_reduce(values.clone()), DDP: _steps(parallel, sgd)}
     for rule, f in RULES:
-        model = Weightless(shapes, rank)
+        model = FreeBackward(shapes, rank)
         things[_named(rule)] = _steps(model, RobustSGD(model.parameters(), lr=1e-6, rule=rule, f=f))
     return things
 

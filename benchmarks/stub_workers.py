@@ -37,7 +37,7 @@ def started(role: Role, count: int, *arguments: Any) -> Iterator[list[Connection
     ours, processes = [], []
     for number in range(count):
         mine, its = context.Pipe()
-        process = context.Process(target=_live, args=(role, number, its, arguments), daemon=True)
+        process = context.Process(target=_run_role, args=(role, number, its, arguments), daemon=True)
         process.start()
         its.close()
         ours.append(mine)
@@ -51,15 +51,15 @@ def started(role: Role, count: int, *arguments: Any) -> Iterator[list[Connection
             process.join()
 
 
-def _live(role: Role, number: int, pipe: Connection, arguments: tuple[Any, ...]) -> None:
-    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+def _run_role(role: Role, number: int, pipe: Connection, arguments: tuple[Any, ...]) -> None:
+    threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
     torch.set_num_threads(1)
     role(number, pipe, *arguments)
 
 
-def _end_with(pipe: Connection) -> None:
+def _exit_when_closed(pipe: Connection) -> None:
     with contextlib.suppress(EOFError, OSError):
-        pipe.recv_bytes()  # nothing is ever sent this way but the end
+        pipe.recv_bytes()  # nothing is ever sent this way: it returns when the pipe closes
     os._exit(0)
 
 
@@ -83,7 +83,7 @@ def echo(number: int, pipe: Connection, port: int, d: int) -> None:
 
 def pair(store: TCPStore, number: int, rank: int) -> Any:
     """Return a gloo group of two: the process that measures (rank 0) and stub `number` (rank 1)."""
-    group: Any = getattr(dist, "ProcessGroupGloo")  # noqa: B009  torch has it, but does not tell the type checker so
+    group: Any = getattr(dist, "ProcessGroupGloo")  # noqa: B009  torch does not declare it
     options = group._Options()
     options._devices = [group.create_device(hostname=HOST)]
     options._timeout = PATIENCE

@@ -25,7 +25,7 @@ from gyroscope.runs.defences import DEFENCES
 STUDIES = ("best-search", "best", "best-more")
 BEST = DEFENCES["best"].settings["rule"]
 LIMIT = 2.0
-"""Points that may be lost."""
+"""The largest loss, in points, that counts as success."""
 
 Setting = tuple[str, int, float]
 """Attack, f and learning rate."""
@@ -51,7 +51,7 @@ def publish(searched: list[SetupResult], confirmed: list[SetupResult], more: lis
 
 
 def search(setups: list[SetupResult]) -> str:
-    """Maximum accuracies in the hardest settings, the best worst case first."""
+    """Return the maximum accuracies in the hardest settings, the best worst case first."""
     by_rule: dict[str, dict[str, float]] = {}
     for setup in setups:
         by_rule.setdefault(setup.config.rule, {})[setup.config.attack] = accuracy(setup)
@@ -62,7 +62,7 @@ def search(setups: list[SetupResult]) -> str:
 
 
 def confirmation(setups: list[SetupResult]) -> str:
-    """Points lost in every setting: mean over the seeds, and the largest loss of a seed."""
+    """Return the points lost in every setting: mean over the seeds, and the largest loss of a seed."""
     rules = list(dict.fromkeys(setup.config.rule for setup in attacked(setups)))
     lines = ["| attack | f | learning rate | unattacked (%) | " + " | ".join(f"`{rule}`" for rule in rules) + " |",
              "|---|---:|---:|---:|" + "---:|" * len(rules)]  # fmt: skip
@@ -79,7 +79,7 @@ def confirmation(setups: list[SetupResult]) -> str:
 
 
 def verdict(setups: list[SetupResult]) -> str:
-    """Whether the best loses at most the limit everywhere."""
+    """Return in words whether the best defence loses at most the limit everywhere."""
     means = {setting: statistics.fmean(losses(setups, BEST, setting)) for setting in settings(setups)}
     worst = max(means, key=lambda setting: means[setting])
     largest = max(loss for setting in means for loss in losses(setups, BEST, setting))
@@ -94,7 +94,7 @@ def verdict(setups: list[SetupResult]) -> str:
 
 
 def others(setups: list[SetupResult]) -> str:
-    """Points lost to every attack, most costly first; no attack at all, first of all."""
+    """Return the points lost to every attack: no attack first, then the most costly."""
     base = accuracy(next(setup for setup in setups if setup.config.rule == "average"))
     rules = list(dict.fromkeys(setup.config.rule for setup in setups if setup.config.rule != "average"))
     lost: dict[str, dict[str, float]] = {}
@@ -112,7 +112,7 @@ def others(setups: list[SetupResult]) -> str:
 
 
 def draw(setups: list[SetupResult]) -> None:
-    """Points lost in every setting: the paper's rules with both placements, and the best."""
+    """Draw the points lost in every setting: the paper's rules with both placements, and the best defence."""
     figure, grid = figures.new_figure(1, 1)
     figure.set_size_inches(9, 4.6)
     axes = grid[0][0]
@@ -134,12 +134,11 @@ def draw(setups: list[SetupResult]) -> None:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     axes.set_title("MNIST, 51 workers: the paper's attacked settings")
-    figures.save(figure, DOCS / "beyond" / "best")
-    (DOCS / "beyond" / "best.pdf").unlink()
+    figures.save_as(figure, DOCS / "beyond" / "best.png")
 
 
 def of_the_paper(setting: Setting, place: str) -> list[float]:
-    """What Krum, Median and Bulyan lose in this setting, by the reproduction."""
+    """Return what Krum, Median and Bulyan lose in this setting, from the reproduction."""
     with (DOCS / "reproduction" / "summary.csv").open(encoding="utf-8") as file:
         return [
             float(line["drop_points"])
@@ -175,7 +174,7 @@ def baseline(setups: Iterable[SetupResult], rate: float) -> SetupResult:
 
 
 def losses(setups: Iterable[SetupResult], rule: str, setting: Setting) -> list[float]:
-    """Points lost by each seed, against the unattacked average with the same seed."""
+    """Return the points lost by each seed, against the unattacked average with the same seed."""
     setups = list(setups)
     setup = _only(setups, lambda config: config.rule == rule and setting_of(config) == setting)
     without = {run.config.seed: run.max_accuracy for run in baseline(setups, setting[2]).runs}

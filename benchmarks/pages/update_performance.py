@@ -45,7 +45,7 @@ def block(texts: list[str]) -> str:
 
 
 def distributed(lines: list[dict[str, str]]) -> str:
-    """Each ratio at both sizes."""
+    """Return each ratio at both sizes."""
     sizes = list(dict.fromkeys(line["d"] for line in lines))
     head = " | ".join(f"d = {int(d):,} | middle half | in ms" for d in sizes)
     table = [f"| | what | {head} | at most |", "|---|---|" + "---:|---:|---:|" * len(sizes) + "---:|"]
@@ -63,7 +63,7 @@ def distributed(lines: list[dict[str, str]]) -> str:
 
 
 def promises(lines: list[dict[str, str]]) -> str:
-    """What was promised, beside what was measured."""
+    """Return the promised limits beside the measurements."""
     table = ["| | what | measured | middle half of the passes | at most |", "|---|---|---:|---:|---:|"]
     for line in lines:
         if not line["limit"] or line["part"] == "distributed":  # which has a table of its own
@@ -78,7 +78,7 @@ def promises(lines: list[dict[str, str]]) -> str:
 
 
 def rules(lines: list[dict[str, str]]) -> str:
-    """Milliseconds of everything, at both sizes, and as a multiple of the mean."""
+    """Return the milliseconds of everything, at both sizes, and as a multiple of the mean."""
     sizes = list(dict.fromkeys((line["n"], line["d"]) for line in lines if line["part"] == "rules"))
     times: dict[str, dict[tuple[str, str], float]] = {}
     for line in lines:
@@ -100,7 +100,7 @@ def rules(lines: list[dict[str, str]]) -> str:
 
 
 def machine(facts: dict[str, object]) -> str:
-    """Where it was measured."""
+    """Return the machine of the measurement in words."""
     known = ("processor", "cores", "threads", "platform", "python", "torch", "numpy", "byzfl", "torchjd", "commit")
     return (
         "; ".join(f"{name} {facts.get(name)}" for name in known)

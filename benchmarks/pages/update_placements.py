@@ -28,12 +28,12 @@ BEYOND = DOCS / "beyond"
 RATES = (0.5, 0.02)
 DEFENCES = (("krum", 24), ("median", 24), ("krum", 12), ("median", 12), ("bulyan", 12))
 FORESEEN = {"little": "foresight", "empire": "empire"}
-"""The attacks, and what they are to an adversary that reckons with the server's sums. `empire` sends a share of the
-mean, and the same share of what is accumulated is what it wants anyway."""
+"""The attacks, and the form in which an adversary that knows the server's accumulated sums would use them. `empire`
+needs no other form: it sends a share of the mean, and the same share of the accumulated mean serves it as well."""
 PAPERS = ("server", "workers")
 PLACEMENTS = (*PAPERS, "server-kept", "feedback", "adaptive", "adaptive-oracle")
 SHOWN = 68.0
-"""Where the axis of the accuracy begins, in percent. What is below is written out."""
+"""Where the axis of the accuracy begins, in percent. Smaller values are written as text."""
 ADAPTATIONS = ("mu", "lr", "safe-lr", "mu+safe-lr")
 STYLES: dict[str, dict[str, Any]] = {
     "server": {"color": "#D55E00", "marker": "o"},
@@ -53,7 +53,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What stays the same while placements and adaptations are compared."""
+    """The settings that stay the same while placements and adaptations are compared."""
 
     lr: float
     rule: str
@@ -74,7 +74,7 @@ class Setting:
 
 
 class Study:
-    """The runs by setting, placement and adaptation. What was not run is NaN."""
+    """The runs by setting, placement and adaptation. Quantities of missing runs are NaN."""
 
     def __init__(self, setups: Iterable[SetupResult], wanted: int) -> None:
         self.setups = {_key(setup.config): setup for setup in setups}
@@ -83,16 +83,16 @@ class Study:
     def mean(
         self, quantity: Callable[[RunResult], float], setting: Setting, placement: str, adapt: str = "none"
     ) -> float:
-        """Over the seeds."""
+        """Return the mean of a quantity over the seeds."""
         setup = self.setups.get((setting, placement, adapt))
         return math.nan if setup is None else setup.mean(quantity)
 
     def accuracy(self, setting: Setting, placement: str, adapt: str = "none") -> float:
-        """The maximum over the run, in percent."""
+        """Return the maximum accuracy over the run, in percent."""
         return self.mean(lambda run: 100 * run.max_accuracy, setting, placement, adapt)
 
     def size(self) -> str:
-        """How much of the grid these numbers rest on."""
+        """Return in words how much of the grid was run."""
         runs = [run for setup in self.setups.values() for run in setup.runs]
         seeds = sorted({run.config.seed for run in runs})
         return f"From {len(runs)} of the grid's {self.wanted} runs; seeds {', '.join(map(str, seeds))}."
@@ -125,7 +125,7 @@ def publish_adapting(study: Study) -> None:
 
 
 def accuracy_table(study: Study) -> str:
-    """Every placement beside the others."""
+    """Return the accuracy of every placement."""
     lines = _head(("lr", "attack", "rule", "f"), PLACEMENTS)
     for setting in [*_settings(RATES), *(Setting(rate, "average", 0, "none") for rate in RATES)]:
         values = [study.accuracy(setting, placement) for placement in PLACEMENTS]
@@ -134,24 +134,27 @@ def accuracy_table(study: Study) -> str:
 
 
 def switch_table(study: Study) -> str:
-    """What the switch did against an adversary that reckons with the server's sums, and how often it was where."""
+    """Return how the adaptive placements fared against an adversary that knows the server's sums, and their choices."""
     lines = _head(
         ("lr", "attack", "rule", "f"),
         ("server", "workers", "adaptive", "oracle", "adaptive at workers", "oracle at workers", "agreed"),
     )
     for setting in _settings(RATES):
-        who = [(setting.foreseen, "adaptive"), (setting.foreseen, "adaptive-oracle")]
-        shares = [100 * study.mean(_mean("at_workers"), at, placement) for at, placement in who]
+        adaptive = [(setting.foreseen, "adaptive"), (setting.foreseen, "adaptive-oracle")]
+        shares = [100 * study.mean(_mean("at_workers"), at, placement) for at, placement in adaptive]
         shares.append(100 * study.mean(_agreement, setting.foreseen, "adaptive"))
         if not all(map(math.isnan, shares)):
-            values = [*(study.accuracy(setting, place) for place in PAPERS), *(study.accuracy(*each) for each in who)]
+            values = [
+                *(study.accuracy(setting, place) for place in PAPERS),
+                *(study.accuracy(*each) for each in adaptive),
+            ]
             cells = [*(_cell("{:.1f}", value) for value in values), *(_cell("{:.0f} %", share) for share in shares)]
             lines.append(f"| {setting.lr:g} {setting.cells} {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def change_table(study: Study) -> str:
-    """What each adaptation changes, in points, against none."""
+    """Return what each adaptation changes, in points, against none."""
     lines = _head(("momentum", "attack", "rule", "f"), ("none", *ADAPTATIONS))
     for place in PAPERS:
         for setting in [*_settings(RATES[:1]), Setting(RATES[0], "average", 0, "none")]:
@@ -163,7 +166,7 @@ def change_table(study: Study) -> str:
 
 
 def force_table(study: Study) -> str:
-    """Factors and rates that were in force, and how often the decrease condition held: means over rules and f."""
+    """Return the factors and rates used, and how often the decrease condition held: means over rules and f."""
     lines = _head(
         ("momentum", "attack", "adapt"), ("runs", "mean mu", "mean lr", "decrease_holds", "median ratio_sent")
     )
@@ -192,7 +195,7 @@ def _head(left: Sequence[str], right: Sequence[str]) -> list[str]:
 
 
 def _line(start: str, values: Sequence[float], pattern: str) -> list[str]:
-    """A line of a table, or none where nothing was run. The largest number is bold."""
+    """Return a line of a table, or none where nothing was run. The largest number is bold."""
     there = [value for value in values if not math.isnan(value)]
     cells = [_cell(pattern, value) for value in values]
     bold = [
@@ -209,7 +212,7 @@ def _cell(pattern: str, value: float) -> str:
 
 
 def draw_placements(study: Study) -> None:
-    """All settings at once: a line per setting, a marker per placement."""
+    """Draw all settings: a line per setting, a marker per placement."""
     rates = [rate for rate in RATES if any(setting.lr == rate for setting, _, _ in study.setups)]
     figure, panels = figures.new_figure(1, len(rates))
     for axes, rate in zip(panels[0], rates, strict=True):
@@ -233,7 +236,7 @@ def draw_placements(study: Study) -> None:
 
 
 def draw_adapting(study: Study) -> None:
-    """The change in points against a constant factor and rate."""
+    """Draw the change in points against a constant factor and rate."""
     figure, panels = figures.new_figure(1, len(PAPERS))
     settings = [*_settings(RATES[:1]), Setting(RATES[0], "average", 0, "none")]
     there = [at for at in settings if any((at, place, "mu") in study.setups for place in PAPERS)]
@@ -246,7 +249,7 @@ def draw_adapting(study: Study) -> None:
 
 
 def _dots(axes: Any, values: Mapping[str, Sequence[float]]) -> None:
-    """A row of numbers for each label. Rows are a little apart within a line, so that none hides another."""
+    """Draw a row of numbers for each label. Rows are a little apart within a line, so that none hides another."""
     for number, (label, row) in enumerate(values.items()):
         if not all(map(math.isnan, row)):
             lines = [line + 0.7 * ((number + 0.5) / len(values) - 0.5) for line in range(len(row))]
@@ -271,8 +274,7 @@ def _finish(figure: Any, panels: Sequence[Any], title: str, name: str) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
     figure.suptitle(title)
     figure.set_size_inches(3 + 4 * len(panels), 2.2 + 0.45 * len(panels[0].get_yticks()))
-    figures.save(figure, BEYOND / name)
-    (BEYOND / f"{name}.pdf").unlink()
+    figures.save_as(figure, BEYOND / f"{name}.png")
 
 
 # -- which runs --------------------------------------------------------------------------------------------------------
@@ -288,18 +290,18 @@ def _key(config: Config) -> tuple[Setting, str, str]:
 
 
 def _changes(study: Study, setting: Setting, place: str) -> list[float]:
-    """(accuracy without adapting, its change with each adaptation)."""
+    """Return the accuracy without adapting, and its change with each adaptation."""
     none = study.accuracy(setting, place)
     return [none, *(study.accuracy(setting, place, adapt) - none for adapt in ADAPTATIONS)]
 
 
 def _mean(column: str) -> Callable[[RunResult], float]:
-    """Over the rounds that were measured."""
+    """Return a quantity: the mean of a column over the measured rounds."""
     return lambda run: float(run.metrics[column].mean())
 
 
 def _agreement(run: RunResult) -> float:
-    """How often the server's estimate said what the honest rows say."""
+    """Return how often the server's estimate agreed with the honest rows."""
     return float((run.metrics["at_workers"] == run.metrics["decrease_holds"]).mean())
 
 

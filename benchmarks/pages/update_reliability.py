@@ -129,13 +129,13 @@ PROCESSES: dict[str, Callable[[Cluster], None]] = {
 
 
 def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str:
-    """One line of the table."""
+    """Cause one fault in a run, and return its line of the table."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         disk = stack.enter_context(small_disk(Path(folder) / "disk", "4m")) if script is disk_full else Path(folder)
         with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER), out=disk / "run") as cluster:
             if fault in MESSAGES:
                 cluster.faults = {FAULTY: dict.fromkeys(range(BEGIN, STEPS), fault)}
-            # Where nothing is slow but the gates, which hold all workers, nobody is to be late because of them.
+            # The gates hold all workers. Where nothing else is slow, no worker may be late because of them.
             patient = script in (two_killed, server_killed, disk_full)
             cluster.serve("--grace", 10 if script is two_killed else 60, deadline=30 if patient else DEADLINE)
             cluster.join()

@@ -23,7 +23,7 @@ NETWORK = 10e9 / 8
 """Bytes per second and direction: 10 Gbit/s."""
 WORKERS, PARAMETERS = (10, 100, 1000), (10**6, 10**8, 10**9)
 GROWTH: dict[str, Callable[[float], float]] = {"median": lambda n: n * math.log2(n) ** 2, "krum": lambda n: n**2}
-"""Beyond the largest n that was measured."""
+"""How the time per column grows beyond the largest n that was measured."""
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -35,7 +35,7 @@ BENCH, DISTRIBUTED = rows("bench.csv"), rows("distributed.csv")
 
 
 def column_seconds(rule: str, n: float) -> float:
-    """Seconds per column of a rule: measured, between two measurements on a straight line of logarithms."""
+    """Return the seconds per column of a rule, interpolated between measurements in logarithms."""
     known = {
         int(row["n"]): 1e-9 * float(row["value"])
         for row in BENCH
@@ -57,27 +57,27 @@ def distributed(what: str, d: int) -> dict[str, str]:
 
 
 def server_bytes(n: int, d: float, servers: int) -> float:
-    """In each direction: parameters out, rows in."""
+    """Return the bytes of a server in each direction: parameters out, rows in."""
     return n * B * d / servers
 
 
 def server_memory(n: int, d: float, servers: int) -> float:
-    """The matrix, two buffers per worker, the server's vectors; and the links."""
+    """Return the memory of a server: the matrix, two buffers per worker, its vectors, and the links."""
     return (SHARED * n + VECTORS) * B * d / servers + n * LINK
 
 
 def table_bytes(n: int) -> float:
-    """What a server sends to sum the tables of distances: each row of it to who sums it, and the sums to all."""
+    """Return the bytes that a server sends to reduce the tables of distances: a reduce-scatter and an all-gather."""
     return 2 * TABLE * n**2
 
 
 def rank_bytes(n: int, d: float) -> float:
-    """RobustSGD, in each direction: all but its own share of its row, and of the result."""
+    """Return the bytes of a rank of RobustSGD in each direction: all but its own share of its row and of the result."""
     return 2 * B * d * (n - 1) / n
 
 
 def rank_memory(d: float) -> float:
-    """Parameters, gradients, the row, momentum, what is sent; columns of all, what is joined."""
+    """Return the memory of a rank: parameters, gradients, row, momentum, send buffer, columns, gathered result."""
     return 7 * B * d
 
 
@@ -134,7 +134,7 @@ def ranks() -> str:
 
 
 def units() -> str:
-    """What was measured, and what follows from it."""
+    """Return the measured units, and where Krum takes longer than the network."""
     small, large = 79_510, 1_310_922
     needed = "the server's round / the bare transfer + the rule (median)"
     bare = float(distributed("the server's round / the bare transfer", large)["other_ms"]) / 1e3

@@ -19,7 +19,7 @@ from gyroscope.report import figures
 from gyroscope.runs.config import Config
 
 SETTLED = 30
-"""Steps after which what momentum accumulates has settled: 0.9^30 is 4 %."""
+"""Steps after which momentum has settled: 0.9^30 is 4 %."""
 SCENES: dict[str, Callable[[Config], bool]] = {
     "nobody lies": lambda config: _lies(config) == ("none", "none") and config.exchange_every == 1,
     "workers: little": lambda config: _lies(config) == ("little", "none"),
@@ -49,7 +49,7 @@ def publish(setups: list[SetupResult]) -> None:
 
 
 def draw(setups: list[SetupResult]) -> None:
-    """Drift over steps, after the update and before the exchange: as it is, and relative to the step length."""
+    """Draw the drift over steps, before the exchange: absolute, and relative to the step length."""
     figure, grid = figures.new_figure(len(ROWS), len(DRAWN))
     for line, (quantity, label) in zip(grid, ROWS.items(), strict=True):
         line[0].set_ylabel(label)
@@ -61,24 +61,22 @@ def draw(setups: list[SetupResult]) -> None:
     grid[0][0].legend(loc="upper right", title="momentum")
     config = setups[0].config
     figure.suptitle(f"Drift between the honest ones of {config.servers} servers: MNIST, {config.workers} workers, Krum")
-    figures.save(figure, DOCS / "beyond" / "servers")
-    (DOCS / "beyond" / "servers.pdf").unlink()
+    figures.save_as(figure, DOCS / "beyond" / "servers.png")
 
 
 def draw_rare_exchanges(setups: list[SetupResult]) -> None:
-    """The saw-tooth of servers that meet every tenth step."""
+    """Draw the saw-tooth of servers that exchange their models every tenth step."""
     figure, grid = figures.new_figure(1, 1)
     axes = grid[0][0]
     figures.draw(axes, [_curve(setup, "drift_before") for setup in _of(list(SCENES)[-1], setups)])
     axes.set_ylabel("largest distance between honest servers")
     axes.set_title("nobody lies, exchange every 10 steps")
     axes.legend(title="momentum")
-    figures.save(figure, DOCS / "beyond" / "servers-rare")
-    (DOCS / "beyond" / "servers-rare.pdf").unlink()
+    figures.save_as(figure, DOCS / "beyond" / "servers-rare.png")
 
 
 def table(setups: list[SetupResult]) -> str:
-    """Means over seeds and over the steps in which momentum has settled."""
+    """Return means over seeds and over the steps after momentum has settled."""
     lines = [
         "| who lies | momentum | maximum accuracy | step length | disagreement | drift before | drift after | "
         "before / step | after / step | contraction | alignment |",

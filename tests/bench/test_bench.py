@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic and its outputs; how fast anything is, is no matter for a test."""
+"""The benchmark's own arithmetic and its outputs; no test depends on speed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_torchjd_chooses_the_same_rows_as_our_krum() -> None:
     torch.testing.assert_close(theirs, gy.rules.Krum()(rows, f=2).vector)
 
 
-def test_the_floor_counts_the_products_of_a_run() -> None:
+def test_the_lower_bound_counts_the_products_of_a_run() -> None:
     task = gy.tasks.parse("digits").load()
     config = dataclasses.replace(
         lower_bound.MNIST, task="digits", workers=11, byzantine=2, batch=8, steps=7, evaluate_every=5
@@ -90,7 +90,7 @@ def test_the_floor_counts_the_products_of_a_run() -> None:
     run = Run(config, task)
     layers = [layer for layer in run.model if isinstance(layer, torch.nn.Linear)]
     forward = sum(2 * layer.weight.numel() for layer in layers)
-    # Each layer's weight gradient costs as much as its forward; so does passing the slope on, but not to the pictures.
+    # Each layer's weight gradient costs as much as its forward; so does the gradient of its input, if it needs one.
     backward = forward + sum(2 * layer.weight.numel() for layer in layers[1:])
     samples = 9 * 8
     in_round, in_evaluation = lower_bound.products(run)
@@ -102,7 +102,7 @@ def test_the_floor_counts_the_products_of_a_run() -> None:
     assert torch.equal(run.table.sampled, before)  # they are done in memory of their own
 
 
-def test_a_run_beside_its_floor_is_the_run_it_would_be_without() -> None:
+def test_a_run_beside_its_lower_bound_is_the_run_it_would_be_without() -> None:
     lines, clock = _tiny(lower_bound.mnist_run)
     run, alone, rate = lines
     assert alone.ours_ms == run.ours_ms

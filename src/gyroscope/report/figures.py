@@ -92,7 +92,7 @@ def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], title: str = 
 def new_figure(
     rows: int = 1, columns: int = 1, share: bool = True, size: tuple[float, float] | None = None, **options: Any
 ) -> tuple[Figure, Any]:
-    """Return an empty figure and its (rows, columns) array of axes, which share their scales unless told not to.
+    """Return an empty figure and its (rows, columns) array of axes, which share their scales if `share`.
 
     It needs neither a screen nor pyplot, which would keep the figure in memory.
     """

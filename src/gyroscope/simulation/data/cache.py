@@ -57,7 +57,7 @@ class Cache:
             else:
                 if _flock(stream):
                     with contextlib.suppress(OSError):
-                        for part in self.folder.glob(f".*{PART}"):  # of a killed process: nobody writes under the lock
+                        for part in self.folder.glob(f".*{PART}"):  # of a killed process: no other writes now
                             part.unlink()
             yield
 
