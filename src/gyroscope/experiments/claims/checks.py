@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gyroscope.experiments.grid import BASELINE, PaperKey, is_from_paper
+from gyroscope.experiments.grid import BASELINE, PLACES, PaperKey, is_from_paper
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.tasks import TASKS
@@ -22,11 +22,10 @@ VERDICTS = {HOLDS: "✓", FAILS: "✗", UNMEASURED: "–"}
 """Every verdict, with its symbol in tables."""
 USELESS = 0.15
 """A model of ten classes whose accuracy stays at or below this has learned nothing."""
-PLACES = ("server", "workers")
 
 Check = Callable[["PaperResults"], tuple[str, bool]]
 """Returns what was measured, in words, and whether it meets the threshold; raises MissingRunsError without the runs."""
-Quantity = Callable[["PaperResults", PaperKey], list[float]]
+SetupQuantity = Callable[["PaperResults", PaperKey], list[float]]
 """A number per seed of one of the paper's setups."""
 
 
@@ -127,7 +126,9 @@ def judge(claims: Sequence[Claim], runs: Iterable[RunResult]) -> list[ClaimVerdi
     return verdicts
 
 
-def compare(quantity: Quantity, label: str, holds: Callable[..., bool], unit: str = " points", **axes: Any) -> Check:
+def compare(
+    quantity: SetupQuantity, label: str, holds: Callable[..., bool], unit: str = " points", **axes: Any
+) -> Check:
     """Return a check of a quantity's means over the seeds, one for each combination of hyperparameters.
 
     Args:
@@ -135,9 +136,9 @@ def compare(quantity: Quantity, label: str, holds: Callable[..., bool], unit: st
         label: How each combination is named in the result, as a format string of the hyperparameters.
         holds: Gets the means, in the order of the combinations (the last axis varies fastest).
         unit: Written behind the last number.
-        axes: The hyperparameters of a `PaperKey`; a tuple lists several values.
+        axes: The hyperparameters of a `PaperKey`; a collection lists several values.
     """
-    values = [value if isinstance(value, tuple) else (value,) for value in axes.values()]
+    values = [(value,) if isinstance(value, (str, int, float)) else tuple(value) for value in axes.values()]
     cases = [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*values)]
 
     def check(results: PaperResults) -> tuple[str, bool]:
@@ -174,7 +175,7 @@ def median_margin(results: PaperResults, key: PaperKey) -> list[float]:
     return _differences(results, krum, median)
 
 
-def each(function: Callable[[RunResult], float]) -> Quantity:
+def each(function: Callable[[RunResult], float]) -> SetupQuantity:
     """Return the quantity that the function computes from each run."""
     return lambda results, key: results.get(key).each(function)
 

@@ -6,7 +6,6 @@ import math
 from functools import partial
 
 from gyroscope.experiments.claims.checks import (
-    PLACES,
     Claim,
     PaperResults,
     accuracy,
@@ -18,7 +17,7 @@ from gyroscope.experiments.claims.checks import (
     loss,
 )
 from gyroscope.experiments.claims.mnist import workers_never_worse
-from gyroscope.experiments.grid import PaperKey
+from gyroscope.experiments.grid import PLACES, PaperKey
 
 _little = partial(compare, task="cifar10", attack="little")
 _empire = partial(compare, task="cifar10", attack="empire")

@@ -7,7 +7,6 @@ import statistics
 from functools import partial
 
 from gyroscope.experiments.claims.checks import (
-    PLACES,
     USELESS,
     Check,
     Claim,
@@ -21,7 +20,7 @@ from gyroscope.experiments.claims.checks import (
     loss,
     median_margin,
 )
-from gyroscope.experiments.grid import PaperKey
+from gyroscope.experiments.grid import PLACES, PaperKey
 from gyroscope.experiments.results import RunResult
 
 RATES = (0.5, 0.02)
