@@ -42,7 +42,7 @@ def in_order(setups: Iterable[SetupResult]) -> list[SetupResult]:
     def key(setup: SetupResult) -> tuple[Any, ...]:
         c = setup.config
         return (
-            _rank(c.task, TASKS), _attack_rank(c.attack), -c.byzantine, rate_rank(c.lr), _place_rank(c.momentum),
+            _rank(c.task, TASKS), _attack_rank(c.attack), -c.byzantine, rate_rank(c.lr), _rank(c.momentum, PLACES),
             _rank(c.rule, RULES), c.to_toml(),
         )  # fmt: skip
 
@@ -56,10 +56,6 @@ def rate_rank(lr: str | float | None) -> tuple[float, str]:
 
 def _attack_rank(attack: str) -> tuple[int, str]:
     return _rank(attack, ATTACKS) if attack != NO_ATTACK else (len(ATTACKS) + 1, "")
-
-
-def _place_rank(placement: str) -> tuple[int, str]:
-    return _rank(placement, PLACES)
 
 
 def _rank(spec: str, known: Iterable[str]) -> tuple[int, str]:
@@ -142,7 +138,7 @@ def accuracy_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dic
         lines, "accuracy", curves,
         block=lambda c: (c.task, c.attack, c.byzantine),
         title=lambda c: f"{c.task} · {_unless_none(c, f'{c.attack} · f = {c.byzantine} of {c.workers} workers')}",
-        column=lambda c: (_place_rank(c.momentum), _place_text(c.momentum)),
+        column=lambda c: (_rank(c.momentum, PLACES), _place_text(c.momentum)),
     )  # fmt: skip
 
 

@@ -26,18 +26,14 @@ _early_ratio = partial(log_ratio, first=0, last=EARLY)
 
 
 def _condition_rare(results: PaperResults) -> tuple[str, bool]:
-    counts = _condition_counts(results)
+    counts = [condition_steps(run) for run in _attacked_runs(results)]
     share = sum(count > 0 for count in counts) / len(counts)
     return f"{share:.1%} of {len(counts)} runs; at most {max(counts)} steps in a run", share < 0.02
 
 
 def _condition_brief(results: PaperResults) -> tuple[str, bool]:
-    longest = max(_condition_counts(results))
+    longest = max(condition_steps(run) for run in _attacked_runs(results))
     return f"at most {longest} steps", longest <= 4
-
-
-def _condition_counts(results: PaperResults) -> list[int]:
-    return [condition_steps(run) for run in _attacked_runs(results)]
 
 
 def _orders_too_high(results: PaperResults) -> tuple[str, bool]:

@@ -34,11 +34,7 @@ class Content:
 
 
 def assemble(dataset: DataSet, contents: Mapping[str, Content]) -> RawData:
-    """Parse the files (by canonical name) and check shapes and labels.
-
-    Any number of samples will do: a folder of the user's own may hold a subset; the published numbers follow from the
-    checksums.
-    """
+    """Parse the files (by canonical name) and check shapes and labels. Any number of samples will do."""
     if dataset.kind == "cifar":
         return _assemble_cifar(contents)
     train = _idx_pair(contents[catalogue.TRAIN_IMAGES], contents[catalogue.TRAIN_LABELS])
