@@ -1,4 +1,4 @@
-"""How fast it is, measured side by side: rules against torch and against other libraries, a run against its floor.
+"""Measure speed side by side: rules against torch and other libraries, a run against its lower bound.
 
-Only ratios mean something on a machine that others use too, so whatever is compared runs in turn, in one process.
+On a machine with other load only ratios mean something, so what is compared runs in turn, in one process.
 """

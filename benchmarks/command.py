@@ -52,7 +52,7 @@ def add(commands: Any) -> None:
 def _bench(options: argparse.Namespace) -> int:
     import torch
 
-    from benchmarks import peers, plot, results
+    from benchmarks import other_libraries, plot, results
     from gyroscope._linalg import _kernels
 
     parts = _parts(options.parts)
@@ -68,7 +68,7 @@ def _bench(options: argparse.Namespace) -> int:
     _kernels.warm_up()
     warm = time.perf_counter() - begin
     print(f"{torch.get_num_threads()} threads; kernels compiled or loaded from disk in {warm:.1f} s; "
-          + ", ".join(f"{name} {version}" for name, version in peers.versions().items()))  # fmt: skip
+          + ", ".join(f"{name} {version}" for name, version in other_libraries.versions().items()))  # fmt: skip
     lines: list[Line] = []
     profiles: list[str] = []
     for part in parts:
@@ -115,20 +115,20 @@ def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Ite
                     print(f"left out, no data: {problem}", file=sys.stderr)
 
 
-def _distributed(seconds: float, told: Any, profiles: list[str]) -> Iterable[Line]:
-    from benchmarks import ranks, rules, served
+def _distributed(seconds: float, on_start: Any, profiles: list[str]) -> Iterable[Line]:
+    from benchmarks import ranks, rules, server_round
 
     for d in dict.fromkeys(d for _, d in (rules.SMALL, rules.LARGE)):
-        for measure_every, together in ((1, served.TOGETHER), (10, served.TOGETHER), (1, 1)):
-            lines, clock = served.measure(d, seconds / 2, told, measure_every, together)
+        for measure_every, together in ((1, server_round.TOGETHER), (10, server_round.TOGETHER), (1, 1)):
+            lines, clock = server_round.measure(d, seconds / 2, on_start, measure_every, together)
             if measure_every == 1 and together > 1:
-                profiles.append(f"parameter server, {served.WORKERS} workers, d = {d:,}\n{clock}")
+                profiles.append(f"parameter server, {server_round.WORKERS} workers, d = {d:,}\n{clock}")
             yield from lines
-        yield from ranks.measure(d, seconds / 2, told)
+        yield from ranks.measure(d, seconds / 2, on_start)
 
 
 def _with_data(part: str, task: str, data_dir: str | None, status: _Status, profiles: list[str]) -> Iterable[Line]:
-    from benchmarks import floor, footprint
+    from benchmarks import lower_bound, peak_memory
     from gyroscope.runs import training
     from gyroscope.runs.config import Config
 
@@ -136,8 +136,8 @@ def _with_data(part: str, task: str, data_dir: str | None, status: _Status, prof
     loaded = training.load_task(Config(task=task, data_dir=data_dir))
     if part == "memory":
         del loaded
-        return footprint.measure(task, data_dir)
-    lines, clock = floor.mnist_run(loaded) if task == "mnist" else floor.cifar10_rounds(loaded)
+        return peak_memory.measure(task, data_dir)
+    lines, clock = lower_bound.mnist_run(loaded) if task == "mnist" else lower_bound.cifar10_rounds(loaded)
     profiles.append(f"{task}\n{clock}")
     return lines
 
@@ -146,15 +146,20 @@ def _describe(path: Path, warm: float) -> None:
     import json
     import os
 
-    from benchmarks import peers
+    from benchmarks import other_libraries
     from gyroscope.runs.environment import environment
 
-    facts = {**environment(), "cores": os.cpu_count(), "kernels_ready_seconds": round(warm, 2), **peers.versions()}
+    facts = {
+        **environment(),
+        "cores": os.cpu_count(),
+        "kernels_ready_seconds": round(warm, 2),
+        **other_libraries.versions(),
+    }
     path.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
 
 
 class _Status:
-    """One line on the terminal that says what is being measured; nothing elsewhere."""
+    """One line on the terminal with what is being measured; nothing elsewhere."""
 
     def __enter__(self) -> _Status:
         self.shown = sys.stderr.isatty()
@@ -164,11 +169,11 @@ class _Status:
         self.clear()
 
     def about(self, title: str) -> Any:
-        def tell(what: str) -> None:
+        def show(what: str) -> None:
             if self.shown:
                 print(f"\r\033[Kmeasuring {title}: {what}", end="", file=sys.stderr, flush=True)
 
-        return tell
+        return show
 
     def clear(self) -> None:
         if self.shown:

@@ -1,4 +1,4 @@
-"""How the time of a rule grows with the number of workers and with the number of parameters."""
+"""Measure how the time of a rule grows with the number of workers and with the number of parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.results import Line
-from benchmarks.timing import Passes, Timed, Told, in_turn, spread
+from benchmarks.timing import OnStart, Passes, Timed, in_turn, spread
 from gyroscope import rules
 
 WORKERS = (7, 15, 25, 51, 101, 255)
@@ -20,13 +20,13 @@ PROMISES: dict[str, tuple[str, Callable[[int], float]]] = {
     "median": ("n log^2 n", lambda n: n * math.log2(n) ** 2),
     "krum": ("n^2", lambda n: float(n) ** 2),
 }
-"""No faster than this in n."""
+"""The time of these rules grows at most like this function of n."""
 
 
-def in_workers(budget: float, told: Told | None = None) -> list[Line]:
-    """Nanoseconds per coordinate for each n; then how much faster than promised they grew: not, if at most 1."""
+def in_workers(budget: float, on_start: OnStart | None = None) -> list[Line]:
+    """Return nanoseconds per coordinate for each n, and the measured growth divided by the promised one."""
     things = {f"{name}, n = {n}": thing for n in WORKERS for name, thing in _rules(n, COLUMNS).items()}
-    passes = in_turn(things, budget, told=told)
+    passes = in_turn(things, budget, on_start=on_start)
     lines = []
     for name in PROMISES:
         for n in WORKERS:
@@ -45,15 +45,15 @@ def _grown(passes: Passes, name: str, start: int, end: int) -> Line:
     return Line("growth in n", what, None, None, ratio.middle, "x", ratio.low, ratio.high, limit=1.0)
 
 
-def in_parameters(budget: float, told: Told | None = None) -> list[Line]:
-    """Milliseconds for each d."""
+def in_parameters(budget: float, on_start: OnStart | None = None) -> list[Line]:
+    """Return milliseconds for each d."""
     lines = []
     for d in PARAMETERS:
         rows = torch.randn(ROWS, d)
         things: dict[str, Timed] = {"mean": lambda rows=rows: rows.mean(dim=0)}  # type: ignore[misc]
         for name, rule in rules.RULES.items():
             things[name] = lambda rule=rule, rows=rows: rule()(rows, 5, rules.RuleContext(trusted=rows[0]))  # type: ignore[misc]
-        passes = in_turn(things, budget / len(PARAMETERS), told=told)
+        passes = in_turn(things, budget / len(PARAMETERS), on_start=on_start)
         for name in ("mean", *(name for name in rules.RULES if name != "average")):
             milliseconds = spread([1e3 * value for value in passes.seconds[name]])
             lines.append(Line("growth in d", f"{name}, d = {d}", ROWS, d, milliseconds.middle, "ms", *milliseconds[1:]))

@@ -1,4 +1,4 @@
-"""One picture of a benchmark: the rules' price beside other libraries', and how it grows."""
+"""Draw a benchmark: the time of the rules beside other libraries', and how it grows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STYLES = {"mean": ("#888888", ":", "o"), "median": (_OURS, "-", "s"), "krum": (
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Write the picture; its ending says which format."""
+    """Write the figure in the format of the path's suffix."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 8), layout="constrained")
@@ -29,7 +29,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
 
 
 def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]
-    """Times of all that was measured at one size, shortest first, on a logarithmic scale."""
+    """Draw all times at one size, shortest first, on a logarithmic scale."""
     times: dict[str, float] = {}
     for entry in lines:
         if entry.part == "rules" and (entry.n, entry.d) == shape and entry.ours_ms and entry.other_ms:

@@ -1,4 +1,4 @@
-"""A step of RobustSGD against one of DistributedDataParallel, with real ranks over gloo on this machine."""
+"""Compare a step of RobustSGD with one of DistributedDataParallel, with real ranks over gloo on this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from benchmarks import puppets
-from benchmarks.results import Line, line
-from benchmarks.timing import Passes, Timed, Told
+from benchmarks import stub_workers
+from benchmarks.results import Line, ratio_line
+from benchmarks.timing import OnStart, Passes, Timed
 from gyroscope._core.errors import ConfigError
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.distributed.protocol import TCPStore
@@ -24,17 +24,17 @@ from gyroscope.simulation import models
 
 RANKS = 4
 RULES: tuple[tuple[str, int], ...] = (("average", 0), ("median", 1), ("krum", 0))
-"""With as many Byzantine ranks as four ranks allow."""
+"""Rules, with as many Byzantine ranks as four ranks allow."""
 ALL_REDUCE, DDP = "all_reduce", "DistributedDataParallel + SGD"
 _STEPS = 3
 """Steps that are timed together."""
 _LEAST, _MOST = 10, 200
 
 
-def measure(d: int, budget: float, told: Told | None = None) -> list[Line]:
-    """Steps with parameters of the shapes of the paper's models, whose backward pass costs next to nothing."""
-    if told is not None:
-        told(f"{RANKS} ranks, d = {d:,}")
+def measure(d: int, budget: float, on_start: OnStart | None = None) -> list[Line]:
+    """Measure steps with the shapes of the paper's models, whose backward pass costs next to nothing."""
+    if on_start is not None:
+        on_start(f"{RANKS} ranks, d = {d:,}")
     passes = Passes(_together(shapes_of(d), budget))
     lines = [_line(passes, DDP, ALL_REDUCE, d)]
     for rule, _ in RULES:
@@ -57,12 +57,12 @@ def _named(rule: str) -> str:
 
 def _line(passes: Passes, name: str, other: str, d: int) -> Line:
     times = (passes.middle(name) / _STEPS, passes.middle(other) / _STEPS)
-    return line("distributed", f"{name} / {other}", passes.ratio(name, other), n=RANKS, d=d, times=times)
+    return ratio_line("distributed", f"{name} / {other}", passes.ratio(name, other), n=RANKS, d=d, times=times)
 
 
 def _together(shapes: list[tuple[int, ...]], budget: float) -> dict[str, list[float]]:
-    store = TCPStore(puppets.HOST, 0, None, True, puppets.PATIENCE, wait_for_workers=False)
-    with puppets.started(rank, RANKS, RANKS, store.port, budget, shapes) as pipes:
+    store = TCPStore(stub_workers.HOST, 0, None, True, stub_workers.PATIENCE, wait_for_workers=False)
+    with stub_workers.started(rank, RANKS, RANKS, store.port, budget, shapes) as pipes:
         try:
             seconds: dict[str, list[float]] = json.loads(pipes[0].recv_bytes())
         except EOFError:
@@ -73,24 +73,24 @@ def _together(shapes: list[tuple[int, ...]], budget: float) -> dict[str, list[fl
 # -- one rank ---------------------------------------------------------------------------------------------------------
 
 
-class Weightless(nn.Module):
-    """Parameters of these shapes, and a loss whose backward pass only hands over gradients that are there already."""
+class FreeBackward(nn.Module):
+    """A module with parameters of these shapes, and a loss whose backward pass only copies constant gradients."""
 
     def __init__(self, shapes: Iterable[tuple[int, ...]], rank: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(rank)
         self.weights = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
-        self.slopes = [torch.randn(weight.shape, generator=generator) for weight in self.weights]
+        self.gradients = [torch.randn(weight.shape, generator=generator) for weight in self.weights]
 
     def forward(self) -> Tensor:
-        terms = [(weight * slope).sum() for weight, slope in zip(self.weights, self.slopes, strict=True)]
+        terms = [(weight * gradient).sum() for weight, gradient in zip(self.weights, self.gradients, strict=True)]
         return torch.stack(terms).sum()
 
 
 def rank(number: int, pipe: Connection, ranks: int, port: int, budget: float, shapes: list[tuple[int, ...]]) -> None:
-    """All ranks do the same, with one thread each, as torchrun has it; the first one tells what was measured."""
-    store = TCPStore(puppets.HOST, port, None, False, puppets.PATIENCE)
-    dist.init_process_group("gloo", store=store, rank=number, world_size=ranks, timeout=puppets.PATIENCE)
+    """Run one rank, with one thread, as torchrun does; the first rank sends the measurements."""
+    store = TCPStore(stub_workers.HOST, port, None, False, stub_workers.PATIENCE)
+    dist.init_process_group("gloo", store=store, rank=number, world_size=ranks, timeout=stub_workers.PATIENCE)
     seconds = _in_turn(_things(shapes, number), budget)
     if number == 0:
         pipe.send_bytes(json.dumps(seconds).encode())
@@ -98,14 +98,14 @@ def rank(number: int, pipe: Connection, ranks: int, port: int, budget: float, sh
 
 
 def _things(shapes: list[tuple[int, ...]], rank: int) -> dict[str, Timed]:
-    """What is measured, by name. All ranks must do it together."""
-    plain = Weightless(shapes, rank)
-    values = torch.cat([slope.reshape(-1) for slope in plain.slopes])
+    """Return what is measured, by name. All ranks must do it together."""
+    plain = FreeBackward(shapes, rank)
+    values = torch.cat([gradient.reshape(-1) for gradient in plain.gradients])
     parallel = DistributedDataParallel(plain)
     sgd = torch.optim.SGD(plain.parameters(), lr=1e-6, momentum=0.9)
     things: dict[str, Timed] = {ALL_REDUCE: lambda: dist.all_reduce(values.clone()), DDP: _steps(parallel, sgd)}
     for rule, f in RULES:
-        model = Weightless(shapes, rank)
+        model = FreeBackward(shapes, rank)
         things[_named(rule)] = _steps(model, RobustSGD(model.parameters(), lr=1e-6, rule=rule, f=f))
     return things
 
@@ -120,7 +120,7 @@ def _steps(model: Callable[[], Tensor], optimizer: Any) -> Timed:
 
 
 def _in_turn(things: dict[str, Timed], budget: float) -> dict[str, list[float]]:
-    """Seconds of each thing in each pass, those of the slowest rank. The first rank says how often."""
+    """Return the slowest rank's seconds of each function in each pass. The first rank chooses the number of passes."""
     exchange = Exchange()
     seconds: dict[str, list[float]] = {name: [] for name in things}
     passes, done, begin = torch.tensor(_LEAST), -2, time.perf_counter()  # two passes warm up

@@ -1,4 +1,4 @@
-"""What was measured, as lines of a table: printed, and written as CSV."""
+"""The lines of a benchmark's table: printed, and written as CSV."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class Line:
     unit: str = "x"
     low: float | None = None
     high: float | None = None
-    """The middle half of the passes lies from low to high."""
+    """The middle half of the passes is from low to high."""
     ours_ms: float | None = None
     other_ms: float | None = None
     limit: float | None = None
-    """At most this; None where nothing was promised."""
+    """The largest value that is promised; None without a promise."""
 
     @property
     def holds(self) -> bool | None:
         return None if self.limit is None else self.value <= self.limit
 
 
-def line(part: str, what: str, ratio: Ratio, *, n: int | None = None, d: int | None = None,
-         times: tuple[float, float] | None = None, limit: float | None = None) -> Line:  # fmt: skip
-    """A line from a ratio, and from the seconds of both sides."""
+def ratio_line(part: str, what: str, ratio: Ratio, *, n: int | None = None, d: int | None = None,
+               times: tuple[float, float] | None = None, limit: float | None = None) -> Line:  # fmt: skip
+    """Return a line from a ratio and from the seconds of both sides."""
     ours, other = (None, None) if times is None else (1e3 * times[0], 1e3 * times[1])
     return Line(part, what, n, d, ratio.middle, "x", ratio.low, ratio.high, ours, other, limit)
 
 
 def table(lines: Iterable[Line]) -> str:
-    """For people."""
+    """Return the table as text."""
     text = [f"{'':72}{'ours':>11}{'other':>11}{'ratio':>9}  {'(middle half)':16}{'at most':>8}"]
     for entry in lines:
         shape = f" at ({entry.n}, {entry.d:,})" if entry.n is not None and entry.d is not None else ""
@@ -57,7 +57,7 @@ def table(lines: Iterable[Line]) -> str:
 
 
 def write(lines: Sequence[Line], path: Path) -> None:
-    """As CSV."""
+    """Write the lines as CSV."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         fields = [field.name for field in dataclasses.fields(Line)]

@@ -1,4 +1,4 @@
-"""Each rule at the paper's two sizes, beside torch's operations and other libraries' rules."""
+"""Measure each rule at the paper's two sizes, beside torch's operations and other libraries' rules."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import peers
-from benchmarks.results import Line, line
-from benchmarks.timing import Passes, Timed, Told, in_turn
+from benchmarks import other_libraries
+from benchmarks.results import Line, ratio_line
+from benchmarks.timing import OnStart, Passes, Timed, in_turn
 from gyroscope import rules
 
 SMALL, LARGE = (51, 79_510), (25, 1_310_922)
@@ -29,33 +29,33 @@ LIMITS = {
     (LARGE, "krum", "byzfl MultiKrum"): 1 / 10,
     (LARGE, "bulyan", "krum"): 3.0,
 }
-"""What is promised: the first takes at most this many times as long as the second."""
+"""The promises: the first takes at most this many times as long as the second."""
 
 MOST_WORKERS = {"smea": 25}
-"""Rules that search among subsets, and with how many workers they find no end: random rows are their worst case."""
+"""The largest n of rules that search among subsets: random rows are their worst case."""
 
 SIBLINGS = {
     "median": (MEDIAN, "byzfl Median"),
     "krum": (GRAM, "byzfl MultiKrum", "torchjd Krum"),
     "bulyan": ("krum",),
 }
-"""What else than the mean each rule is compared with."""
+"""What each rule is compared with besides the mean."""
 
 
-def measure(shape: tuple[int, int], budget: float, told: Told | None = None) -> list[Line]:
-    """Every rule at one size."""
+def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = None) -> list[Line]:
+    """Measure every rule at one size."""
     n = shape[0]
     rows = torch.randn(shape, generator=torch.Generator().manual_seed(n))
-    passes = in_turn(things(rows, BYZANTINE[n]), budget, told=told)
+    passes = in_turn(things(rows, BYZANTINE[n]), budget, on_start=on_start)
     lines = [_line(passes, name, MEAN, shape) for name in rules.RULES if name in passes.seconds]
     for name, others in SIBLINGS.items():
         lines += [_line(passes, name, other, shape) for other in others if other in passes.seconds]
-    theirs = [name for name in peers.rules(n, BYZANTINE[n]) if name in passes.seconds]
+    theirs = [name for name in other_libraries.rules(n, BYZANTINE[n]) if name in passes.seconds]
     return lines + [_line(passes, name, MEAN, shape) for name in theirs]
 
 
 def things(rows: Tensor, f: int) -> dict[str, Timed]:
-    """What is measured, by name."""
+    """Return what is measured, by name."""
     n = rows.shape[0]
     found: dict[str, Timed] = {
         MEAN: lambda: rows.mean(dim=0),
@@ -65,7 +65,7 @@ def things(rows: Tensor, f: int) -> dict[str, Timed]:
     for name, rule in rules.RULES.items():
         if rule().min_workers(f) <= n <= MOST_WORKERS.get(name, n):
             found[name] = _call(rule(), rows, f, rules.RuleContext(trusted=rows[0]))
-    for name, other in peers.rules(n, f).items():
+    for name, other in other_libraries.rules(n, f).items():
         found[name] = _call(other, rows)
     return found
 
@@ -78,4 +78,6 @@ def _line(passes: Passes, name: str, yardstick: str, shape: tuple[int, int]) -> 
     times = (passes.middle(name), passes.middle(yardstick))
     limit = LIMITS.get((shape, name, yardstick))
     n, d = shape
-    return line("rules", f"{name} / {yardstick}", passes.ratio(name, yardstick), n=n, d=d, times=times, limit=limit)
+    return ratio_line(
+        "rules", f"{name} / {yardstick}", passes.ratio(name, yardstick), n=n, d=d, times=times, limit=limit
+    )

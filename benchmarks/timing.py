@@ -1,4 +1,4 @@
-"""Time several things in turn, and compare them pairwise: what disturbs one disturbs the other, too."""
+"""Time several functions in turn and compare them pairwise, so that load on the machine slows all of them alike."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 Timed = Callable[[], object]
-Told = Callable[[str], None]
-"""Is told what is being timed."""
+OnStart = Callable[[str], None]
+"""Called with the name of what is timed next."""
 
 
 class Ratio(NamedTuple):
-    """How many times as long one thing takes as another: the middle of all passes, and the middle half of them."""
+    """How many times as long one function takes as another: median and quartiles over the passes."""
 
     middle: float
     low: float
@@ -24,7 +24,7 @@ class Ratio(NamedTuple):
 
 
 class Passes(NamedTuple):
-    """Seconds of each thing in each pass."""
+    """Seconds of each function in each pass."""
 
     seconds: dict[str, list[float]]
 
@@ -32,13 +32,13 @@ class Passes(NamedTuple):
         return statistics.median(self.seconds[name])
 
     def ratio(self, name: str, yardstick: str, factor: float = 1.0) -> Ratio:
-        """Of one thing to another, pass by pass, times a factor."""
+        """Return the ratio of two functions, pass by pass, times a factor."""
         pairs = zip(self.seconds[name], self.seconds[yardstick], strict=True)
         return spread([factor * ours / theirs for ours, theirs in pairs])
 
 
 def spread(values: list[float]) -> Ratio:
-    """The median and the quartiles."""
+    """Return the median and the quartiles."""
     if len(values) < 2:
         return Ratio(values[0], values[0], values[0])
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -50,15 +50,15 @@ def in_turn(
     budget: float,
     least: int = 5,
     most: int = 40,
-    told: Told | None = None,
+    on_start: OnStart | None = None,
 ) -> Passes:
-    """As many passes over all things as fit into a budget of seconds. A first one warms up and does not count."""
+    """Make as many passes over all functions as fit into a budget of seconds, after one that warms up."""
     seconds: dict[str, list[float]] = {name: [] for name in things}
     passes, done, begin = most, -1, time.perf_counter()
     while done < passes:
         for name, thing in things.items():
-            if told is not None:
-                told(name)
+            if on_start is not None:
+                on_start(name)
             start = time.perf_counter()
             thing()
             if done >= 0:

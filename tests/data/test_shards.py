@@ -1,4 +1,4 @@
-"""Shards: every sample with one worker, nobody without any, the same for everyone who asks; and the batches."""
+"""Shards: every sample with one worker, no worker without samples, the same in every process; and the batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def labelled(draw: st.DrawFn) -> tuple[Tensor, int]:
 
 
 @given(shardings(), labelled(), st.integers(0, 2**40))
-def test_every_sample_is_with_one_worker_and_nobody_is_without_any(
+def test_every_sample_is_with_one_worker_and_no_worker_is_without(
     sharding: shards.Sharding, data: tuple[Tensor, int], seed: int
 ) -> None:
     targets, n = data
@@ -71,7 +71,7 @@ def test_a_similarity_is_a_mixture_of_iid_and_sorted_with_equal_sizes(data: tupl
 
 
 def test_sorted_data_is_cut_along_its_labels() -> None:
-    """Against the definition: sort, cut into equal parts. Who gets which part is drawn."""
+    """Against the definition: sort, cut into equal parts. Which worker gets which part is drawn."""
     targets = torch.arange(100) % 5
     dealt = shards.Sorted().deal(targets, 10, 3)
     held = sorted(tuple(targets[shard].tolist()) for shard in dealt or [])
@@ -121,7 +121,7 @@ def test_quantities_differ_and_labels_do_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["dirichlet", "quantity"])
-def test_nobody_holds_fewer_than_the_least(name: str) -> None:
+def test_no_worker_holds_fewer_than_the_least(name: str) -> None:
     targets = torch.arange(600) % 10
     dealt = shards.parse(f"{name}:alpha=0.001,least=12").deal(targets, 20, 1) or []
     assert min(map(len, dealt)) == 12 < max(map(len, dealt))
@@ -169,7 +169,7 @@ class Forgetful(shards.Sharding):
         return np.array_split(np.arange(len(labels) - 1), n)
 
 
-def test_a_sharding_of_somebody_else_that_loses_samples_is_found_out() -> None:
+def test_a_foreign_sharding_that_loses_samples_is_found_out() -> None:
     with pytest.raises(ConfigError, match="each of the 20 sample numbers once"):
         shards.parse(f"{__name__}:Forgetful").deal(torch.arange(20), 4, 1)
 
@@ -235,15 +235,15 @@ def test_a_row_is_the_gradient_of_samples_of_the_own_shard() -> None:
 
 @pytest.mark.parametrize("batches", ["independent", "pass"])
 def test_shards_of_narrower_numbers_are_as_good(batches: str) -> None:
-    """A sharding of somebody else's may give them."""
+    """A foreign sharding may give them."""
     workers, narrow = workers_of(batches=batches), workers_of(batches=batches)
     assert narrow.shards is not None
     narrow.shards = [shard.to(torch.int32) for shard in narrow.shards]
     assert torch.equal(workers.sample(3)[1], narrow.sample(3)[1])
 
 
-def test_who_lies_changes_nobody_s_shard() -> None:
-    """And so the batches of the honest workers are the same as if nobody lied."""
+def test_byzantine_workers_change_no_shard() -> None:
+    """And so the batches of the honest workers are the same as without Byzantine workers."""
     honest, attacked = workers_of(), workers_of(attack="little", byzantine=3)
     assert (honest.count, attacked.count) == (9, 6)
     assert honest.shards is not None and attacked.shards is not None and len(attacked.shards) == 9
@@ -251,7 +251,7 @@ def test_who_lies_changes_nobody_s_shard() -> None:
     assert torch.equal(honest.batches(2, range(6))[1], attacked.batches(2, range(6))[1])
 
 
-def test_without_a_word_about_shards_data_is_common() -> None:
+def test_data_is_common_by_default() -> None:
     config = gy.Config(workers=9, threads=1).resolve()
     assert setup.simulated_workers(config, load_task(config))[1].shards is None
 
@@ -269,9 +269,7 @@ def test_shards_that_are_too_many_leave_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["png", "pdf"])
-def test_the_command_prints_who_holds_what_and_draws_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_the_command_prints_and_draws_the_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     out = tmp_path / f"holds.{kind}"
     assert main(["shards", "--shards", "sorted", "--workers", "5", "--out", str(out)]) == 0
     heading, *lines, summary, picture = capsys.readouterr().out.splitlines()

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks.pages import DOCS, markers, update_rules
 from gyroscope.rules import PREAGGREGATIONS, RULES, parse
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "rules.md").read_text(encoding="utf-8")
 
 
-def script(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(DOCS)
-    return importlib.import_module(name)
-
-
-def test_the_tables_are_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts = script("update_rules", monkeypatch).parts()
-    assert script("markers", monkeypatch).replaced(PAGE, parts) == PAGE, "run python docs/update_rules.py"
+def test_the_tables_are_up_to_date() -> None:
+    parts = update_rules.parts()
+    assert markers.replaced(PAGE, parts) == PAGE, "run python -m benchmarks.pages.update_rules"
     for name in RULES:
         assert all(f"| `{name}` |" in parts[table] for table in ("rules", "properties"))
 

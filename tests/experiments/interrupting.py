@@ -6,5 +6,5 @@ import signal
 
 
 def heed_interrupts() -> None:
-    """A shell starts what it puts in the background, a whole test run for one, such that it ignores Ctrl-C."""
+    """Undo what a shell does to background processes, a whole test run for one: they ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -12,7 +12,7 @@ import pytest
 
 from gyroscope import Config
 from gyroscope.experiments import grid
-from gyroscope.experiments.claims import CLAIMS, FAILS, HOLDS, UNMEASURED, Verdict, base, judge
+from gyroscope.experiments.claims import CLAIMS, FAILS, HOLDS, UNMEASURED, Claim, ClaimVerdict, checks, judge
 from gyroscope.experiments.results import RunResult
 
 Accuracy = Callable[[Config], float]
@@ -45,7 +45,7 @@ def whole_paper(accuracy: Accuracy, ratio: Accuracy = lambda config: 5.0) -> lis
     return [made_up(run.config, accuracy(run.config), ratio(run.config)) for run in runs]
 
 
-def by_id(verdicts: list[Verdict]) -> dict[str, Verdict]:
+def by_id(verdicts: list[ClaimVerdict]) -> dict[str, ClaimVerdict]:
     return {verdict.id: verdict for verdict in verdicts}
 
 
@@ -102,15 +102,15 @@ def test_ratios_are_compared_between_placements_and_rates() -> None:
 def test_steps_of_a_dead_model_do_not_count_for_the_condition() -> None:
     run = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=24), 0.1)
     run.metrics["condition_holds"] = True
-    assert base.useless_from(run) == 0
-    assert base.condition_steps(run) == 0
+    assert checks.useless_from(run) == 0
+    assert checks.condition_steps(run) == 0
     alive = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=12), 0.9)
     alive.metrics.loc[:6, "condition_holds"] = True
-    assert base.condition_steps(alive) == 7
+    assert checks.condition_steps(alive) == 7
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
-def test_a_claim_says_where_it_stands_and_when_it_holds(claim: base.Claim) -> None:
+def test_a_claim_says_where_it_stands_and_when_it_holds(claim: Claim) -> None:
     facts = dataclasses.asdict(claim)
     assert all(facts[name] for name in ("place", "statement", "quantity", "paper", "threshold"))
     assert claim.place.startswith(("Figure", "Section"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from interrupting import heed_interrupts
 
-from gyroscope.experiments import cluster, grid, pool, results, scheduler
+from gyroscope.experiments import grid, pool, results, scheduler, slurm
 from gyroscope.runs import run_dir
 
 TABLES = (run_dir.METRICS, run_dir.EVALUATIONS, run_dir.WEIGHTS, run_dir.MODEL)
@@ -80,7 +80,7 @@ def test_a_run_that_fails_is_tried_twice_and_reported_while_the_others_go_on(
     broken = dataclasses.replace(setups[0].config, rule="shaky:Shaky", seed=3)
     jobs = (pool.Job("broken", broken, tmp_path / "out" / "broken"), *scheduler.plan(setups, tmp_path / "out").jobs)
     monkeypatch.syspath_prepend(tmp_path)  # worker processes inherit it
-    outcomes = scheduler.execute(scheduler.Plan((), jobs), tmp_path / "out", ["cpu"])
+    outcomes = scheduler.execute(scheduler.RunPlan((), jobs), tmp_path / "out", ["cpu"])
     assert {outcome.job.name: outcome.status for outcome in outcomes} == {
         "broken": "failed", **{setup.name: "complete" for setup in setups},
     }  # fmt: skip
@@ -91,15 +91,15 @@ def test_a_run_that_fails_is_tried_twice_and_reported_while_the_others_go_on(
 def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Path, finished: Path) -> None:
     killed: list[int] = []
 
-    def told(event: pool.Now | pool.Outcome) -> None:
-        if isinstance(event, pool.Now) and not killed and event.step >= 1:
+    def on_event(event: pool.JobProgress | pool.JobOutcome) -> None:
+        if isinstance(event, pool.JobProgress) and not killed and event.step >= 1:
             children = subprocess.run(["pgrep", "-P", str(os.getpid())], capture_output=True, text=True).stdout.split()
             workers = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
             if workers:
                 killed.append(workers[0])
                 os.kill(workers[0], signal.SIGKILL)
 
-    outcomes = scheduler.execute(scheduler.plan(small(), tmp_path), tmp_path, ["cpu"], told)
+    outcomes = scheduler.execute(scheduler.plan(small(), tmp_path), tmp_path, ["cpu"], on_event)
     assert killed
     assert [outcome.status for outcome in outcomes] == ["complete"] * 4
     assert contents(tmp_path) == contents(finished)
@@ -152,7 +152,7 @@ def test_the_same_runs_go_through_submitit(tmp_path: Path, finished: Path) -> No
     pytest.importorskip("submitit")
     setups = small(rule=["krum"], seed=[1, 2])
     jobs = scheduler.plan(setups, tmp_path).jobs
-    outcomes = cluster.wait(cluster.submit(jobs, tmp_path, "local", {"timeout_min": 5}))
+    outcomes = slurm.wait(slurm.submit(jobs, tmp_path, "local", {"timeout_min": 5}))
     assert [outcome.status for outcome in outcomes] == ["complete", "complete"], [o.log for o in outcomes]
     expected = contents(finished)
     assert contents(tmp_path) == {name: expected[name] for name in expected if name.startswith("rule_krum")}

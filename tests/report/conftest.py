@@ -9,25 +9,11 @@ from pathlib import Path
 import pytest
 
 from gyroscope.experiments import results, scheduler
+from gyroscope.experiments.claims import ClaimVerdict
 from gyroscope.experiments.grid import Setup, with_seeds
 from gyroscope.runs.config import Config
 
 STEPS, SEEDS, F = 20, (1, 2), 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Claim:
-    """A verdict as `experiments.claims` gives it."""
-
-    id: str
-    place: str
-    statement: str
-    quantity: str
-    paper: str
-    threshold: str
-    measured: str
-    verdict: str
-    note: str = ""
 
 
 def setups() -> list[Setup]:
@@ -60,9 +46,10 @@ def runs(folder: Path) -> list[results.RunResult]:
 
 
 @pytest.fixture(scope="session")
-def verdicts() -> list[Claim]:
+def verdicts() -> list[ClaimVerdict]:
     return [
-        Claim(
+        ClaimVerdict(
+            check=lambda results: ("", True),
             id="drop-server",
             place="Section 5.2, Figure 2",
             statement="With momentum at the server all three rules lose about 15 points under 'A little is enough' "
@@ -73,7 +60,8 @@ def verdicts() -> list[Claim]:
             measured="krum 12.1 ± 1.3, median 14.0 ± 0.9, bulyan 13.2 ± 2.2 points",
             verdict="holds",
         ),
-        Claim(
+        ClaimVerdict(
+            check=lambda results: ("", True),
             id="workers-win",
             place="Section 5.3",
             statement="Workers beat or equal the server in every setting but krum against empire at half.",
@@ -84,7 +72,8 @@ def verdicts() -> list[Claim]:
             verdict="does not hold",
             note="Median under empire at f = 24 loses 1.4 ± 0.5 points.",
         ),
-        Claim(
+        ClaimVerdict(
+            check=lambda results: ("", True),
             id="cifar-krum",
             place="Figure 3",
             statement="Krum stays at about 20 % on CIFAR-10 under little with f = 5.",

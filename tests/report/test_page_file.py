@@ -12,6 +12,7 @@ import numpy
 import pandas
 import pytest
 
+from gyroscope._core import files
 from gyroscope.experiments import grid, results
 from gyroscope.report import page
 
@@ -67,7 +68,7 @@ def test_an_older_page_is_replaced_whole_or_not_at_all(runs, tmp_path: Path, mon
     def full(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(page.os, "replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(OSError, match="no space"):
         page.write_page(runs, [], path, title="second")
     assert path.read_bytes() == before

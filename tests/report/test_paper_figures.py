@@ -25,15 +25,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[results.RunResult]:
 
 
 def test_every_figure_is_drawn_under_the_papers_name(runs: list[results.RunResult], tmp_path: Path) -> None:
-    told: list[str] = []
-    written = paper_figures.write_all(runs, tmp_path, lambda what, done, total: told.append(what))
+    drawn: list[str] = []
+    written = paper_figures.write_all(runs, tmp_path, lambda what, done, total: drawn.append(what))
     kinds = ("ratio", "straightness")
     names = {
         *(f"digits-little-f_5-lr_0.2-{place}" for place in ("at_update", "at_worker")),
         *(f"digits-little-{rule}-f_5-lr_0.2-{kind}" for rule in ("krum", "krum_m_1", "median") for kind in kinds),
         "digits-little-f_5",
     }
-    assert set(told) == names
+    assert set(drawn) == names
     assert {path.name for path in written} == {f"{name}.{ending}" for name in names for ending in ("png", "pdf")}
     for path in written:
         start = path.read_bytes()[:8]

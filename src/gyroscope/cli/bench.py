@@ -1,4 +1,4 @@
-"""`gyroscope bench`: the benchmarks lie in the source checkout, beside `src`, and not in the wheel."""
+"""`gyroscope bench`: the benchmarks are in the source checkout, beside `src`, and not in the wheel."""
 
 from __future__ import annotations
 

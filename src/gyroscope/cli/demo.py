@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +27,38 @@ def _demo(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from gyroscope.experiments import demo
+    from gyroscope.experiments.demo_runs import BYZANTINE, PLACEMENTS, RULES, run
+    from gyroscope.report.figures import Curve, accuracy_figure, save
     from gyroscope.runs.progress import overall
+    from gyroscope.simulation.tasks import TASKS
 
     if options.seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {options.seeds}")
+    started = time.monotonic()
     with overall() as advance:
-        rows, figure, seconds = demo.run(Path(options.out), range(1, options.seeds + 1), advance, overwrite=True)
+        results = run(Path(options.out), range(1, options.seeds + 1), advance)
+    panels = [
+        (f"momentum at the {place}", [Curve(rule, [run.evaluations for run in results[place, rule]]) for rule in RULES])
+        for place in PLACEMENTS
+    ]
+    workers = TASKS["digits"].defaults.workers
+    title = f'digits, {workers} workers, {BYZANTINE} of them Byzantine: "A little is enough"'
+    figure, *_ = save(accuracy_figure(panels, title), Path(options.out) / "demo")
     table = Table(title='Maximum accuracy on digits under "A little is enough"', title_justify="left")
-    table.add_column("momentum at the")
-    table.add_column("rule")
-    table.add_column("accuracy (%)", justify="right")
-    table.add_column("lost to the attack (points)", justify="right")
-    for row in rows:
-        lost = "" if row.rule == demo.BASELINE else f"{row.drop:.1f}"
-        table.add_row(row.momentum, row.rule, f"{row.mean:.1f} ± {row.deviation:.1f}", lost,
-                      end_section=row.rule == demo.RULES[-1])  # fmt: skip
+    for heading in ("momentum at the", "rule"):
+        table.add_column(heading)
+    for heading in ("accuracy (%)", "lost to the attack (points)"):
+        table.add_column(heading, justify="right")
+    for (place, rule), runs in results.items():
+        accuracies = [100 * run.max_accuracy for run in runs]
+        mean, deviation = statistics.fmean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
+        if rule == RULES[0]:
+            unattacked, lost = mean, ""
+        else:
+            lost = f"{unattacked - mean:.1f}"
+        table.add_row(place, rule, f"{mean:.1f} ± {deviation:.1f}", lost, end_section=rule == RULES[-1])
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"figure: {figure[0]}   run directories: {options.out}/   {seconds:.0f} s", soft_wrap=True)
+    seconds = time.monotonic() - started
+    console.print(f"figure: {figure}   run directories: {options.out}/   {seconds:.0f} s", soft_wrap=True)
     return 0

@@ -26,7 +26,7 @@ and then:
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "flower",
-        help="a Flower app whose server withstands nodes that lie",
+        help="a Flower app whose server withstands Byzantine nodes",
         description="Byzantine-resilient training over Flower's network: see docs/flower.md.",
     )
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")

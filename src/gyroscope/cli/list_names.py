@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shutil
 import sys
 import textwrap
 from typing import Any
+
+from gyroscope._core import registry
+from gyroscope._core.sanitize import shortened
 
 KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
 
@@ -25,10 +29,8 @@ def add(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from gyroscope.cli.tables import listing
-
     for what in [options.what] if options.what else KINDS:
-        header, lines = listing(what)
+        header, lines = _listing(what)
         if not options.what:
             print(f"\n{_bold(what)}")
         table = _table(header, lines)
@@ -38,6 +40,70 @@ def _list(options: argparse.Namespace) -> int:
         else:
             print("\n".join([_bold(table[0]), *table[1:]]))
     return 0
+
+
+def _listing(what: str) -> tuple[list[str], list[list[str]]]:
+    """Return header and lines for one of KINDS; the entries of other packages come last."""
+    from gyroscope import attacks, momentum, rules
+    from gyroscope.runs.defences import DEFENCES
+    from gyroscope.runs.variants import variants
+    from gyroscope.simulation import tasks
+    from gyroscope.simulation.data import shards
+
+    if what == "defences":
+        return ["name", "what", "means"], [
+            [each.name, each.summary, " ".join(f"--{key} {value}" for key, value in each.settings.items())]
+            for each in DEFENCES.values()
+        ]
+    if what == "mixtures":
+        return ["name", "what", "written"], [
+            [order, summary, f"{order}:RULE/RULE/..."] for order, summary in rules.MIXTURES.items()
+        ]
+    if what == "placements":
+        kinds = [*momentum.PLACEMENTS.values()]
+        kinds += [kind for variant in variants() for kind in variant.extra_placements().values()]
+        return ["name", "what", "from"], [[kind.name, kind.summary, kind.paper] for kind in kinds]
+    tables: dict[str, tuple[Any, str, str]] = {  # the table, its entry points, and an attribute that is shown, too
+        "rules": (rules.RULES, "rule", "needs"),
+        "preaggregations": (rules.PREAGGREGATIONS, "preaggregation", "needs"),
+        "attacks": (attacks.ATTACKS, "attack", ""),
+        "tasks": (tasks.TASKS, "", "defaults"),
+        "shardings": (shards.SHARDINGS, "sharding", ""),
+    }
+    table, entry_points, more = tables[what]
+    lines = [_line(kind, kind.name, more, kind.paper) for kind in table.values()]
+    header = ["name", "what", *([more] if more else []), "parameters", "from"]
+    return header, lines + (_installed(entry_points, more) if entry_points else [])
+
+
+def _line(kind: Any, name: str, more: str, origin: str) -> list[str]:
+    summary = getattr(kind, "summary", "") or shortened((kind.__doc__ or "-").strip().partition("\n")[0])
+    extra = getattr(kind, more, None) or "-"
+    if dataclasses.is_dataclass(extra):
+        extra = ", ".join(f"{field.name}={getattr(extra, field.name)}" for field in dataclasses.fields(extra))
+    fields = (
+        [field for field in dataclasses.fields(kind) if field.init and field.name != "f"]
+        if dataclasses.is_dataclass(kind)
+        else []
+    )
+    parameters = ", ".join(f"{field.name}={registry.value_text(field.default)}" for field in fields) or "-"
+    return [name, summary, *([extra] if more else []), parameters, origin]
+
+
+def _installed(entry_points: str, more: str) -> list[list[str]]:
+    """Return what other packages list under our entry points, marked with the package. One that fails says why."""
+    lines = []
+    for name, point in sorted(registry.installed(entry_points).items()):
+        package = f"package {point.dist.name} {point.dist.version}" if point.dist else f"module {point.module}"
+        try:
+            made = point.load()
+        except Exception as problem:  # a foreign module may raise anything when it is imported
+            reason = shortened(f"cannot be loaded: {type(problem).__name__}: {problem}")
+            lines.append([name, reason, *(["-"] if more else []), "-", package])
+            continue
+        paper = getattr(made, "paper", "-")
+        lines.append(_line(made, name, more, package if paper == "-" else f"{paper}; {package}"))
+    return lines
 
 
 def _table(header: list[str], lines: list[list[str]]) -> list[str]:

@@ -36,8 +36,9 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def write(folder: Path, formats: Sequence[str], out: Path | None = None) -> None:
-    """Write the report and say where it is and what it says."""
+    """Write the report, and print where it is and how many claims hold."""
     from gyroscope.experiments import claims, results
+    from gyroscope.report import page, paper_figures, summary_tables
     from gyroscope.runs.progress import overall
 
     runs = results.load(folder)
@@ -50,30 +51,18 @@ def write(folder: Path, formats: Sequence[str], out: Path | None = None) -> None
     out.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     verdicts = claims.judge(claims.CLAIMS, runs)
-    if all(verdict.verdict == claims.UNMEASURED for verdict in verdicts):
-        verdicts = []  # a sweep of one's own, not the paper's
+    counts = {name: sum(verdict.verdict == name for verdict in verdicts) for name in claims.VERDICTS}
+    if counts[claims.UNMEASURED] == len(verdicts):
+        verdicts = []  # a user's own sweep, not the paper's
     if "html" in formats:
-        from gyroscope.report.page import write_page
-
-        write_page(runs, verdicts, out / "index.html")
+        page.write_page(runs, verdicts, out / "index.html")
     if "md" in formats:
-        from gyroscope.report.tables import write_markdown
-
-        write_markdown(runs, verdicts, out / "report.md")
+        summary_tables.write_markdown(runs, verdicts, out / "report.md")
     if "csv" in formats:
-        from gyroscope.report.tables import write_csv
-
-        write_csv(runs, out / "summary.csv")
+        summary_tables.write_csv(runs, out / "summary.csv")
     if "figures" in formats:
-        from gyroscope.report import paper_figures
-
         with overall() as advance:
             paper_figures.write_all(runs, out / "figures", advance)
-    if not verdicts:
-        print(f"{len(runs)} runs")
-    counts = {name: sum(verdict.verdict == name for verdict in verdicts)
-              for name in (claims.HOLDS, claims.FAILS, claims.UNMEASURED)}  # fmt: skip
     said = ", ".join(f"{count} {name}" for name, count in counts.items())
-    if verdicts:
-        print(f"{len(runs)} runs; of the paper's {len(verdicts)} claims: {said}")
+    print(f"{len(runs)} runs" + (f"; of the paper's {len(verdicts)} claims: {said}" if verdicts else ""))
     print(f"report: {out / 'index.html' if 'html' in formats else out}   ({time.monotonic() - started:.0f} s)")

@@ -34,12 +34,8 @@ def add(commands: Any) -> None:
     )
     command.add_argument("what", nargs="?", choices=["mnist", "cifar10", "all"], default="mnist",
                          help="which half of it (default: %(default)s)")  # fmt: skip
-    command.add_argument(
-        "--seeds", default="1-5", metavar="LIST", help="seeds, as in 1-5 or 1,2,7 (default: %(default)s)"
-    )
-    command.add_argument("--only", action="append", default=[], metavar="PATTERN",
-                         help="only setups whose name holds this, e.g. krum, or fits it if it has a *, e.g. "
-                         "'mnist-little-*'; may be repeated")  # fmt: skip
+    command.add_argument("--seeds", default="1-5", metavar="LIST",
+                         help="seeds, as in 1-5 or 1,2,7 (default: %(default)s)")  # fmt: skip
     command.add_argument("--rescore", action="store_true",
                          help="also Bulyan with rescoring, the paper's text: 8 setups more per task")  # fmt: skip
     command.add_argument("--steps", type=int, metavar="T", help="rounds per run, where the paper's number is too many")

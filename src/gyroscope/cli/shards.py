@@ -1,4 +1,4 @@
-"""`gyroscope shards`: who holds which samples, as a table and as a picture."""
+"""`gyroscope shards`: which worker holds which samples, as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _KINDS = (".png", ".pdf", ".svg")
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "shards",
-        help="who holds which samples when data is not common: a table and a picture",
+        help="which worker holds which samples when data is not common: a table and a picture",
         description="Deals the task's training data to the workers as gyroscope train --shards would with the same "
-        "seed and number of workers, and shows who holds how many samples of each label. The Byzantine workers of a "
-        "run are the last ones.",
+        "seed and number of workers, and shows how many samples of each label each worker holds. The Byzantine "
+        "workers of a run are the last ones.",
     )
     command.add_argument("--task", default="digits", metavar="TASK", help="the task (default: %(default)s)")
     command.add_argument("--shards", default="dirichlet:alpha=0.1", metavar="SHARDING",
@@ -46,26 +46,25 @@ def _shards(options: argparse.Namespace) -> int:
     dealt = shards.parse(config.shards).deal(targets, config.workers, config.seed)
     if dealt is None:
         raise ConfigError("with common data every worker draws from all samples: choose --shards iid, sorted, ...")
-    labels, held = shards.counts(dealt, targets)
-    _print(labels.tolist(), held.tolist())
-    sizes = held.sum(dim=1)
+    labels, counts = shards.counts(dealt, targets)
+    _print(labels.tolist(), counts.tolist())
+    sizes = counts.sum(dim=1)
     print(
         f"{config.workers} workers hold {int(sizes.min()):,} to {int(sizes.max()):,} of {int(sizes.sum()):,} samples; "
-        f"label skew {shards.skew(held):.2f} (0: all like the whole data; {1 - 1 / len(labels):.2f}: one label each)"
+        f"label skew {shards.skew(counts):.2f} (0: all like the whole data; {1 - 1 / len(labels):.2f}: one label each)"
     )
     if out is not None:
-        from gyroscope.report import holdings
+        from gyroscope.report import shard_figure
 
-        out.parent.mkdir(parents=True, exist_ok=True)
         title = f"{config.task}, {config.shards}, {config.workers} workers, seed {config.seed}"
-        print(f"picture: {holdings.draw(labels, held, title, out)}")
+        print(f"picture: {shard_figure.draw(labels, counts, title, out)}")
     return 0
 
 
-def _print(labels: list[int], held: list[list[int]]) -> None:
-    """A line per worker, a column per label."""
+def _print(labels: list[int], counts: list[list[int]]) -> None:
+    """Print a line per worker, a column per label."""
     rows = [["worker", *map(str, labels), "all"]]
-    rows += [[str(worker), *map(str, line), str(sum(line))] for worker, line in enumerate(held)]
+    rows += [[str(worker), *map(str, line), str(sum(line))] for worker, line in enumerate(counts)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))

@@ -1,7 +1,7 @@
-"""Errors on the command line speak of options: `--declared-byzantine 3` where a file has `declared_byzantine = 3`.
+"""Reword errors for the command line: `--declared-byzantine 3` where a file has `declared_byzantine = 3`.
 
-The library's messages name the fields of a configuration, which is what Python and files have. Here, and nowhere else,
-they become options.
+The library's messages name the fields of a configuration, as Python and files do. Only this module turns them into
+options.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import re
 
 
 def in_options(message: str, options: argparse.Namespace) -> str:
-    """The message with options in place of fields, unless a file is to be mended: it has no options."""
+    """Return the message with options in place of fields, unless the mistake is in a file, which has no options."""
     of_a_file = hasattr(options, "config") and message.startswith(f"{options.config}: ")
     return message if of_a_file or hasattr(options, "resume") else reworded(message)
 
 
 def reworded(message: str) -> str:
-    """`set declared_byzantine = 3` becomes `set --declared-byzantine 3`.
+    """Return `set --declared-byzantine 3` for `set declared_byzantine = 3`.
 
-    A name of several words can mean nothing else. One of a single word (`workers`) is an ordinary word, too, and means
-    the field only where something is said about its value.
+    A name of several words is always a field. A single word (`workers`) is one only where its value is mentioned.
     """
     from gyroscope.cli.train import fields_of
 

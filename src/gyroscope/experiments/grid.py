@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
@@ -32,12 +32,12 @@ class Setup:
     config: Config
 
     def run(self, seed: int) -> Setup:
-        """The same with a seed, as one run."""
+        """Return the same with a seed, as one run."""
         return Setup(f"{self.name}-seed_{seed}", dataclasses.replace(self.config, seed=seed))
 
 
 @dataclasses.dataclass(frozen=True)
-class Key:
+class PaperKey:
     """The paper's hyperparameters of a setup, as its file names have them."""
 
     task: str
@@ -48,52 +48,58 @@ class Key:
     place: str
 
     @classmethod
-    def of(cls, config: Config) -> Key:
+    def of(cls, config: Config) -> PaperKey:
         rate = Schedule.parse(config.lr or 0).at(0)
         return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Paper:
+class _PaperSizes(NamedTuple):
     """What varies over the paper's experiments with one task."""
 
     half: int
     quarter: int
-    rates: Sequence[float]
-    """The larger learning rate, which names the setup, and the smaller one."""
+    rates: tuple[float, float]
+    """The larger learning rate and the smaller one."""
 
 
-_PAPER = {"mnist": _Paper(24, 12, (0.5, 0.02)), "cifar10": _Paper(11, 5, (0.01, 0.001))}
+_PAPER = {"mnist": _PaperSizes(24, 12, (0.5, 0.02)), "cifar10": _PaperSizes(11, 5, (0.01, 0.001))}
 
 
 def paper(task: str, steps: int | None = None, width: float | None = None, rescore: bool = False) -> list[Setup]:
-    """The paper's 44 setups with one task (`mnist` or `cifar10`): 40 under attack and 4 unattacked averages.
+    """Return the paper's 44 setups with one task: 40 under attack and 4 unattacked averages.
 
-    steps: fewer (or more) rounds; evaluations and the fall of CIFAR-10's learning rate then move along.
-    width: of CIFAR-10's network.
-    rescore: Bulyan with rescoring too, as the paper's text has it: 8 setups more.
+    Args:
+        task: `mnist` or `cifar10`.
+        steps: Fewer (or more) rounds; evaluations and the fall of CIFAR-10's learning rate then move along.
+        width: The width of CIFAR-10's network.
+        rescore: Add 8 setups of Bulyan with rescoring, as the paper's text has it.
     """
     if task not in _PAPER:
         raise UnknownNameError("grid of the paper", task, _PAPER)
-    sizes = _PAPER[task]
+    half, quarter, rates = _PAPER[task]
     spec = task if width is None or task != "cifar10" else f"{task}:width={width:g}"
     defaults = TASKS[task].defaults
     rounds = steps if steps is not None else defaults.steps
     every = max(1, defaults.evaluate_every * rounds // defaults.steps)
+    # Bulyan supports a quarter of Byzantine workers only.
+    defences = [("krum", half), ("krum", quarter), ("median", half), ("median", quarter), ("bulyan", quarter)]
+    if rescore:
+        defences.append(("bulyan:rescore=true", quarter))
     setups = []
-    for rate, (placement, place) in itertools.product(sizes.rates, PLACES.items()):
-        common = Config(
-            task=spec, momentum=placement, lr=_schedule(task, rate, rounds), steps=rounds, evaluate_every=every
-        )
+    for rate, (placement, place) in itertools.product(rates, PLACES.items()):
+        schedule = f"{rate:g}"
+        if task == "cifar10" and rate == rates[0]:  # the larger rate falls to the smaller one halfway
+            schedule += f",{max(1, rounds // 2)}:{rates[1]:g}"
+        common = Config(task=spec, momentum=placement, lr=schedule, steps=rounds, evaluate_every=every)
         setups.append(Setup(f"{task}-{BASELINE}-lr_{rate:g}-{place}", dataclasses.replace(common, rule=BASELINE)))
-        for attack, (rule, f) in itertools.product(("little", "empire"), _defences(sizes, rescore)):
+        for attack, (rule, f) in itertools.product(("little", "empire"), defences):
             name = f"{task}-{attack}-{rule_label(rule)}-f_{f}-lr_{rate:g}-{place}"
             setups.append(Setup(name, dataclasses.replace(common, rule=rule, attack=attack, byzantine=f)))
     return setups
 
 
-def is_the_papers(config: Config) -> bool:
-    """Whether a setup is one of the paper's, perhaps shortened (or, with CIFAR-10, narrower)."""
+def is_from_paper(config: Config) -> bool:
+    """Return whether a setup is one of the paper's, perhaps shortened (or, with CIFAR-10, narrower)."""
     task, _, parameters = config.task.partition(":width=")
     if task not in _PAPER:
         return False
@@ -102,35 +108,19 @@ def is_the_papers(config: Config) -> bool:
     return any(setup.config.resolve().experiment() == wanted for setup in setups)
 
 
-def _defences(sizes: _Paper, rescore: bool) -> list[tuple[str, int]]:
-    """Krum and Median with half and a quarter of the workers Byzantine; Bulyan supports a quarter only."""
-    defences = [(rule, f) for rule in ("krum", "median") for f in (sizes.half, sizes.quarter)]
-    defences.append(("bulyan", sizes.quarter))
-    if rescore:
-        defences.append(("bulyan:rescore=true", sizes.quarter))
-    return defences
-
-
 def rule_label(rule: str) -> str:
-    """A rule in a file name: `bulyan:rescore=true` -> `bulyan_rescore`."""
+    """Return a rule's spelling in file names: `bulyan_rescore` for `bulyan:rescore=true`."""
     return re.sub(r"[^\w.]+", "_", rule.replace("=true", "")).strip("_")
 
 
-def _schedule(task: str, rate: float, steps: int) -> str:
-    """CIFAR-10's larger rate falls to the smaller one halfway: at step 1,500 of 3,000."""
-    if task == "cifar10" and rate == _PAPER[task].rates[0]:
-        return f"{rate:g},{max(1, steps // 2)}:{_PAPER[task].rates[1]:g}"
-    return f"{rate:g}"
-
-
 def with_seeds(setups: Iterable[Setup], seeds: Sequence[int]) -> list[Setup]:
-    """Every setup with every seed; one seed of everything comes before the next, so that an early stop is balanced."""
+    """Return every setup with every seed; one seed of everything comes first, so that an early stop is balanced."""
     listed = list(setups)
     return [setup.run(seed) for seed in seeds for setup in listed]
 
 
 def only(setups: Iterable[Setup], patterns: Sequence[str]) -> list[Setup]:
-    """The setups whose name one of the patterns fits; all without a pattern.
+    """Return the setups whose name one of the patterns fits; all without a pattern.
 
     A pattern with `*`, `?` or `[` is a shell's, for the whole name. Any other is a part of it, and may be spelt as
     in a spec: `min-max` and `nnm+median` are `min_max` and `nnm_median` there. One that fits nothing is an error.
@@ -138,11 +128,13 @@ def only(setups: Iterable[Setup], patterns: Sequence[str]) -> list[Setup]:
     listed = list(setups)
     if not patterns:
         return listed
-    fitting = [{setup.name for setup in listed if _fits(setup.name, pattern)} for pattern in patterns]
-    for pattern, found in zip(patterns, fitting, strict=True):
+    names = [setup.name for setup in listed]
+    kept: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in names if _fits(name, pattern)}
         if not found:
-            raise ConfigError(_nothing_fits(pattern, [setup.name for setup in listed]))
-    kept = set[str]().union(*fitting)
+            raise ConfigError(_nothing_fits(pattern, names))
+        kept |= found
     return [setup for setup in listed if setup.name in kept]
 
 
@@ -164,7 +156,7 @@ def _nothing_fits(pattern: str, names: Sequence[str]) -> str:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """`1-5` or `1,2,7` or a mixture."""
+    """Parse seeds written as `1-5` or `1,2,7` or a mixture."""
     seeds: list[int] = []
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -180,25 +172,15 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def fingerprint(config: Config) -> str:
-    """What identifies a run: every setting that changes its numbers, and nothing else (no folder, no device)."""
+    """Return a hash of every setting that changes a run's numbers, and of nothing else (no folder, no device)."""
     settings = config.resolve().experiment()
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read(path: str | Path) -> list[Setup]:
-    """A user's grid: a TOML file with a table `base` of settings and one or more `grid`s of settings with their values.
+    """Read a grid: a TOML file with a table `base` of settings and one or more `grid`s of settings with their values.
 
-    [base]
-    task = "digits"
-    seed = "1-3"
-    [[grid]]
-    rule = ["krum", "median"]
-    momentum = ["server", "workers"]
-    attack = "little"
-    byzantine = 5
-    [[grid]]
-    rule = "average"
-    momentum = ["server", "workers"]
+    `gyroscope sweep --help` shows an example.
     """
     try:
         content = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
@@ -219,7 +201,7 @@ def read(path: str | Path) -> list[Setup]:
 
 
 def expand(base: Mapping[str, Any], *grids: Mapping[str, Any], origin: str = "the grid") -> list[Setup]:
-    """Every combination of each grid's values, on top of the base; checked before anything runs.
+    """Return every combination of each grid's values, on top of the base; all are checked before anything runs.
 
     Where a grid and the base both have a setting, the grid's counts. Seeds may be written `"1-3"`.
     """
@@ -239,7 +221,7 @@ def expand(base: Mapping[str, Any], *grids: Mapping[str, Any], origin: str = "th
 
 
 def _choices(key: str, value: Any, origin: str) -> Sequence[Any]:
-    """The values of a setting: a list as it is, seeds as `1-3`, anything else a single value."""
+    """Return the values of a setting: a list as it is, seeds as `1-3`, anything else as a single value."""
     if key == "seed" and isinstance(value, str):
         return parse_seeds(value)
     if isinstance(value, list):

@@ -1,14 +1,14 @@
-"""Run directories read back together: which runs there are, their curves, and summaries over seeds."""
+"""Read run directories back together: which runs there are, their curves, and summaries over seeds."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gyroscope._core.errors import GyroscopeError, RunDirectoryError
 from gyroscope._core.optional import extra
@@ -17,6 +17,9 @@ from gyroscope.runs.config import Config
 
 if TYPE_CHECKING:
     import pandas
+
+ENDED = (run_dir.COMPLETE, run_dir.DIVERGED)
+"""The statuses of runs that are not to be continued."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,44 +76,43 @@ class SetupResult:
         return [run.config.seed for run in self.runs]
 
     def each(self, quantity: Callable[[RunResult], float]) -> list[float]:
-        """A quantity for each seed."""
+        """Return a quantity of each run, in the order of the seeds."""
         return [quantity(run) for run in self.runs]
 
     def mean(self, quantity: Callable[[RunResult], float]) -> float:
         return statistics.fmean(self.each(quantity))
 
-    def deviation(self, quantity: Callable[[RunResult], float]) -> float:
-        """Standard deviation over the seeds; 0 for a single one."""
-        values = self.each(quantity)
-        return statistics.stdev(values) if len(values) > 1 else 0.0
+
+def scan(folder: Path, pattern: str = "*") -> Iterator[tuple[Path, Config, dict[str, Any]]]:
+    """Yield (path, configuration, content of status.json) of each run directory whose path fits the pattern.
+
+    Directories that are no runs, or of which too little can be read, are left out.
+    """
+    for path in sorted(folder.glob(f"{pattern}/{run_dir.CONFIG}")):
+        try:
+            status = json.loads((path.parent / run_dir.STATUS).read_text(encoding="utf-8"))
+            found = path.parent, Config.load(path), {"status": status["status"], **status}
+        except (OSError, ValueError, KeyError, TypeError, GyroscopeError):
+            continue
+        yield found
 
 
 def load(folder: str | Path) -> list[RunResult]:
-    """All ended runs below the folder, in the order of their names. Unfinished ones are left out."""
+    """Return all ended runs below the folder, in the order of their names."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RunDirectoryError(f"{folder} is not a folder of runs")
-    return [run for run in (_load_one(path.parent) for path in sorted(folder.rglob(run_dir.CONFIG))) if run is not None]
-
-
-def _load_one(path: Path) -> RunResult | None:
-    try:
-        status = json.loads((path / run_dir.STATUS).read_text(encoding="utf-8"))
-        if status["status"] not in (run_dir.COMPLETE, run_dir.DIVERGED):
-            return None
-        return RunResult(path, Config.load(path / run_dir.CONFIG), status["status"], int(status["step"]))
-    except (OSError, ValueError, KeyError, GyroscopeError):
-        return None  # not a run, or one of which too little is left
+    return [
+        RunResult(path, config, status["status"], int(status["step"]))
+        for path, config, status in scan(folder, "**")
+        if status["status"] in ENDED and "step" in status
+    ]
 
 
 def group(runs: Iterable[RunResult]) -> list[SetupResult]:
-    """The runs by setup, seeds in ascending order; of two runs with the same seed the first counts."""
+    """Group runs by setup, seeds in ascending order; of two runs with the same seed the first counts."""
     setups: dict[Config, dict[int, RunResult]] = {}
     for run in runs:
-        setups.setdefault(_without_seed(run.config), {}).setdefault(run.config.seed, run)
+        setup = Config.from_mapping({**run.config.experiment(), "seed": 0})
+        setups.setdefault(setup, {}).setdefault(run.config.seed, run)
     return [SetupResult(config, tuple(members[seed] for seed in sorted(members))) for config, members in setups.items()]
-
-
-def _without_seed(config: Config) -> Config:
-    """The configuration with everything left out that does not make another setup."""
-    return Config.from_mapping({**config.experiment(), "seed": 0})

@@ -1,4 +1,4 @@
-"""Drawing with matplotlib, readable without colour: every curve has its own dashes and marker."""
+"""Draw with matplotlib, readable without colour: every curve has its own dashes and marker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "server": {"color": "#D55E00", "linestyle": "--", "marker": "o"},
     "workers": {"color": "#0072B2", "linestyle": "-", "marker": "s"},
 }
-_OTHERS: tuple[dict[str, Any], ...] = (
+_OTHER_STYLES: tuple[dict[str, Any], ...] = (
     {"color": "#E69F00", "linestyle": ":", "marker": "v"},
     {"color": "#56B4E9", "linestyle": (0, (1, 1)), "marker": "P"},
     {"color": "#8A6D00", "linestyle": (0, (5, 2, 1, 2)), "marker": "X"},
@@ -41,7 +41,7 @@ class Curve:
     scale: float = 1.0
 
     def summary(self) -> tuple[Any, Any, Any]:
-        """(steps, mean, standard deviation) over the seeds."""
+        """Return (steps, mean, standard deviation) over the seeds."""
         import pandas
 
         by_step = pandas.concat([frame[["step", self.column]] for frame in self.runs]).groupby("step")[self.column]
@@ -50,15 +50,15 @@ class Curve:
 
 
 def draw(axes: Axes, curves: Sequence[Curve], *, positive: bool = False) -> None:
-    """Each curve's mean as a line and one standard deviation over the seeds as a band.
+    """Draw each curve's mean as a line and one standard deviation over the seeds as a band.
 
-    positive: the band must not reach zero, for a logarithmic axis.
+    With `positive` the band stays above zero, as a logarithmic axis needs it.
     """
     others = 0
     for curve in curves:
         style = _STYLES.get(curve.label)
         if style is None:
-            style, others = _OTHERS[others % len(_OTHERS)], others + 1
+            style, others = _OTHER_STYLES[others % len(_OTHER_STYLES)], others + 1
         steps, mean, deviation = curve.summary()
         lower = mean - deviation
         if positive:
@@ -72,55 +72,46 @@ def draw(axes: Axes, curves: Sequence[Curve], *, positive: bool = False) -> None
     axes.margins(x=0)
 
 
-def draw_accuracy(axes: Axes, curves: Sequence[Curve], title: str) -> None:
-    """Accuracy in percent per step."""
-    draw(axes, [dataclasses.replace(curve, scale=100.0) for curve in curves])
-    axes.set_title(title)
-    axes.set_ylim(0, 100)
-
-
-def accuracy_figure(
-    panels: Sequence[tuple[str, Sequence[Curve]]], title: str, path: Path, columns: int = 2
-) -> list[Path]:
-    """Panels in a grid with common axes and one legend."""
+def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], title: str = "", columns: int = 2) -> Figure:
+    """Draw (title, curves of accuracies) panels in a grid with common axes and one legend."""
     rows = -(-len(panels) // columns)
     figure, grid = new_figure(rows, min(columns, len(panels)))
     flat = grid.flatten()
     for axes, (name, curves) in zip(flat, panels, strict=False):
-        draw_accuracy(axes, curves, name)
+        draw(axes, [dataclasses.replace(curve, scale=100.0) for curve in curves])
+        axes.set_title(name)
+        axes.set_ylim(0, 100)
     for axes in flat[len(panels) :]:
         axes.set_visible(False)
     for line in grid:
         line[0].set_ylabel("accuracy on the test set (%)")
     flat[len(panels) - 1].legend(loc="lower right")
-    figure.suptitle(title)
-    return save(figure, path)
+    if title:
+        figure.suptitle(title)
+    return figure
 
 
-def use_agg() -> None:
-    """Draw into files: no window, and no screen needed."""
+def new_figure(
+    rows: int = 1, columns: int = 1, share: bool = True, size: tuple[float, float] | None = None, **options: Any
+) -> tuple[Figure, Any]:
+    """Return an empty figure and its (rows, columns) array of axes, which share their scales if `share`.
+
+    It needs neither a screen nor pyplot, which would keep the figure in memory.
+    """
     with extra("lab", "drawing figures"):
-        import matplotlib
+        from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-
-
-def new_figure(rows: int = 1, columns: int = 1, share: bool = True) -> tuple[Figure, Any]:
-    """An empty figure and its (rows, columns) array of axes, which share their scales unless told not to."""
-    use_agg()
-    from matplotlib import pyplot
-
-    size = (5 * columns, 0.4 + 3.4 * rows)
-    return pyplot.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=share, sharey=share)
+    figure = Figure(figsize=size or (5 * columns, 0.4 + 3.4 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, sharex=share, sharey=share, **options)
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write the figure as PNG and as vector PDF, and free it. The suffix is added to the whole name."""
-    from matplotlib import pyplot
+    """Write the figure as PNG and as vector PDF. The suffix is added to the whole name."""
+    return [save_as(figure, path.with_name(f"{path.name}.{kind}")) for kind in ("png", "pdf")]
 
-    paths = [path.with_name(f"{path.name}.{kind}") for kind in ("png", "pdf")]
-    for target in paths:
-        # Without the date, the same runs give the same file.
-        figure.savefig(target, dpi=150, metadata={"CreationDate": None} if target.suffix == ".pdf" else None)
-    pyplot.close(figure)
-    return paths
+
+def save_as(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write the figure in the format of the path's suffix. The same runs give the same bytes: there is no date."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=dpi, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    return path

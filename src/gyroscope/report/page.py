@@ -1,51 +1,33 @@
-"""The HTML report: one file that holds its data, its styles and its scripts, and asks nothing of the network."""
+"""Write the HTML report: one file with its data, its styles and its scripts, which loads nothing from the network."""
 
 from __future__ import annotations
 
 import html
 import json
-import os
 import re
-import tempfile
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from gyroscope._core.files import write_atomically
 from gyroscope._core.optional import extra
+from gyroscope.experiments.claims import ClaimVerdict
 from gyroscope.experiments.results import RunResult
-from gyroscope.report.page_data import Verdict, prepare
+from gyroscope.report.page_data import prepare
 
 SCRIPTS = ("base", "claims", "panel", "charts", "table", "heatmap", "main")
 TITLE = "Gyroscope: Byzantine-resilient training, measured"
 
 
-def write_page(runs: Sequence[RunResult], verdicts: Sequence[Verdict], path: str | Path, title: str = TITLE) -> Path:
+def write_page(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path, title: str = TITLE) -> Path:
     """Write the report of the runs and of the claims checked on them. An older page is replaced as a whole."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = render(prepare(runs, verdicts, title)).encode()
-    write_whole(path, content)
+    write_atomically(path, render(prepare(runs, verdicts, title)).encode())
     return path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace a file so that a reader sees the old content or the new one, never a part."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # as any other new file, not mkstemp's private one
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def render(data: dict[str, Any]) -> str:
-    """The page's text."""
+    """Return the page's HTML text."""
     with extra("lab", "the HTML report"):
         plotly = resources.files("plotly")
     parts = {
@@ -60,7 +42,7 @@ def render(data: dict[str, Any]) -> str:
 
 
 def embedded(data: Any) -> str:
-    """JSON that is safe between script tags, whatever text is in it."""
+    """Return JSON that is safe between script tags, whatever text it contains."""
     text = json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

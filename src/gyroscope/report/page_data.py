@@ -1,4 +1,4 @@
-"""Everything that the page shows, as one structure that JSON can hold."""
+"""Prepare everything that the page shows as one structure that JSON can hold."""
 
 from __future__ import annotations
 
@@ -6,47 +6,21 @@ import dataclasses
 import json
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from gyroscope.experiments import results
+from gyroscope.experiments.claims import VERDICTS, ClaimVerdict
+from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.report import page_layout as layout
 from gyroscope.report import page_series as series
-from gyroscope.report.page_summary import Moments, Summary, summarise
+from gyroscope.report.page_summary import Summary, summarise
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import Config
 
-VERDICTS = ("holds", "does not hold", "not measured")
 _ENVIRONMENT = ("processor", "platform", "python", "torch", "numpy", "threads", "cuda", "gyroscope", "commit")
 
 
-class Verdict(Protocol):
-    """What was found out about a claim of the paper."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def place(self) -> str: ...
-    @property
-    def statement(self) -> str: ...
-    @property
-    def quantity(self) -> str: ...
-    @property
-    def paper(self) -> str: ...
-    @property
-    def threshold(self) -> str: ...
-    @property
-    def measured(self) -> str: ...
-    @property
-    def verdict(self) -> str: ...
-    @property
-    def note(self) -> str: ...
-
-
-_FIELDS = ("id", "place", "statement", "quantity", "paper", "threshold", "measured", "verdict", "note")
-
-
-def prepare(runs: Sequence[results.RunResult], verdicts: Sequence[Verdict], title: str) -> dict[str, Any]:
-    """The page's data: plain lists, dictionaries, text and finite numbers."""
+def prepare(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: str) -> dict[str, Any]:
+    """Return the page's data: plain lists, dictionaries, text and finite numbers."""
     lines = table_lines(runs)
     fields = layout.varying(line.setup for line in lines)
     charts = {
@@ -63,7 +37,7 @@ def prepare(runs: Sequence[results.RunResult], verdicts: Sequence[Verdict], titl
         "diverged": sum(line.diverged for line in lines),
         "environment": environment(runs),
         "verdicts": {word: sum(verdict.verdict == word for verdict in verdicts) for word in VERDICTS},
-        "claims": [{field: getattr(verdict, field) for field in _FIELDS} for verdict in verdicts],
+        "claims": [{name: value for name, value in vars(verdict).items() if name != "check"} for verdict in verdicts],
         "extras": fields,
         "setups": [_setup(line, fields) for line in lines],
         "charts": charts,
@@ -71,13 +45,13 @@ def prepare(runs: Sequence[results.RunResult], verdicts: Sequence[Verdict], titl
     }
 
 
-def table_lines(runs: Sequence[results.RunResult]) -> list[Summary]:
-    """The accuracy table's lines, in the paper's order."""
-    return summarise(layout.in_order(results.group(runs)))
+def table_lines(runs: Sequence[RunResult]) -> list[Summary]:
+    """Return the accuracy table's lines, in the paper's order."""
+    return summarise(layout.in_order(group(runs)))
 
 
-def environment(runs: Sequence[results.RunResult]) -> list[tuple[str, str]]:
-    """Where the runs were made: every value that a fact has over all their sessions."""
+def environment(runs: Sequence[RunResult]) -> list[tuple[str, str]]:
+    """Return where the runs were made: every value that a fact has over all their sessions."""
     seen: dict[str, dict[str, None]] = {key: {} for key in _ENVIRONMENT}
     for run in runs:
         try:
@@ -91,8 +65,8 @@ def environment(runs: Sequence[results.RunResult]) -> list[tuple[str, str]]:
     return [(key, ", ".join(values)) for key, values in seen.items() if values]
 
 
-def configuration(setup: results.SetupResult) -> str:
-    """The TOML text that runs the setup again, with the seeds in a comment."""
+def configuration(setup: SetupResult) -> str:
+    """Return the TOML text that runs the setup again, with the seeds in a comment."""
     seeds = sorted(set(setup.seeds))
     text = dataclasses.replace(Config.from_mapping(setup.config.experiment()), seed=seeds[0]).to_toml()
     return text if len(seeds) == 1 else f"# seeds {', '.join(map(str, seeds))}\n{text}"
@@ -101,6 +75,8 @@ def configuration(setup: results.SetupResult) -> str:
 def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
     setup, config = line.setup, line.setup.config
     metrics = [run.metrics for run in setup.runs]
+    extras = [getattr(config, field) for field in fields]
+    bounds = metrics[0]["ratio_bound"].dropna().iloc[:1]  # the same at every step
     return {
         "label": layout.full_label(setup, fields),
         "task": config.task,
@@ -111,52 +87,27 @@ def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
         "lr": layout.rate_text(config.lr),
         "rate": -layout.rate_rank(config.lr)[0],
         "momentum": config.momentum,
-        "extras": [_plain(getattr(config, field)) for field in fields],
+        "extras": [str(value) if isinstance(value, float) and not math.isfinite(value) else value for value in extras],
         "seeds": sorted(set(setup.seeds)),
         "status": line.status,
         "diverged": line.diverged,
-        "best": _moments(line.best),
-        "final": _moments(line.final),
-        "drop": _finite(line.drop),
+        "best": series.significant(line.best, 6),
+        "final": series.significant(line.final, 6),
+        "drop": series.significant([line.drop], 6)[0],
         "toml": configuration(setup),
         "accuracy": series.curve([run.evaluations for run in setup.runs], "accuracy", scale=100.0),
         "ratio": series.curve(metrics, "ratio_sent", band="range"),
-        "bound": _bound(setup),
+        "bound": next(iter(series.significant(bounds, 6)), None),
         "straightness": series.curve(metrics, "straightness"),
         "heat": series.heat_map([run.weights for run in setup.runs], config.byzantine),
-        "ends": _ends(setup),
+        "ends": [
+            {
+                "seed": run.config.seed,
+                "step": run.step,
+                "x": int(run.evaluations["step"].iloc[-1]),
+                "y": series.significant([100 * run.final_accuracy], 6)[0],
+            }
+            for run in setup.runs  # where the curves of diverged runs stop
+            if run.status == run_dir.DIVERGED and len(run.evaluations)
+        ],
     }
-
-
-def _bound(setup: results.SetupResult) -> float | None:
-    """The ratio below which the rule is proven resilient; the same at every step."""
-    column = setup.runs[0].metrics["ratio_bound"].dropna()
-    return _finite(float(column.iloc[0])) if len(column) else None
-
-
-def _ends(setup: results.SetupResult) -> list[dict[str, Any]]:
-    """Where the curves of diverged runs stop."""
-    ends = []
-    for run in setup.runs:
-        if run.status == run_dir.DIVERGED and len(run.evaluations):
-            ends.append(
-                {
-                    "seed": run.config.seed,
-                    "step": run.step,
-                    "x": int(run.evaluations["step"].iloc[-1]),
-                    "y": _finite(100 * run.final_accuracy),
-                }
-            )
-    return ends
-
-
-def _moments(moments: Moments) -> list[float | None]:
-    return [_finite(moments.mean), _finite(moments.deviation)]
-
-
-def _finite(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _plain(value: Any) -> Any:
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""What the tables say of a setup: accuracies over the seeds, the drop below the unattacked average, how runs ended."""
+"""Summarise a setup: accuracies over the seeds, the drop below the unattacked average, how its runs ended."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from gyroscope.experiments.results import RunResult, SetupResult
+from gyroscope.experiments.grid import BASELINE
+from gyroscope.experiments.results import SetupResult
 from gyroscope.runs import run_dir
-
-BASELINE_RULE, NO_ATTACK = "average", "none"
+from gyroscope.runs.config import NO_ATTACK
 
 _DEFENCE = ("rule", "attack", "byzantine", "declared_byzantine", "seed", "evaluate_every")
-"""In what a setup under attack may differ from its baseline."""
+"""The settings in which a setup under attack may differ from its baseline."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Moments:
-    """Mean and standard deviation over the seeds, in percent. nan: nothing to average, or a single seed."""
+class MeanStd(NamedTuple):
+    """Mean and standard deviation over the seeds, in percent. NaN: no run has the quantity, or only a single one."""
 
     mean: float
     deviation: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Moments:
-        known = [100 * value for value in values if math.isfinite(value)]
+    def of(cls, setup: SetupResult, quantity: str) -> MeanStd:
+        """Summarise a property of the setup's runs, those that were evaluated."""
+        known = [100 * float(getattr(run, quantity)) for run in setup.runs if len(run.evaluations)]
+        known = [value for value in known if math.isfinite(value)]
         return cls(
             statistics.fmean(known) if known else math.nan, statistics.stdev(known) if len(known) > 1 else math.nan
         )
@@ -41,11 +43,11 @@ class Summary:
     """A line of the accuracy table."""
 
     setup: SetupResult
-    best: Moments
-    final: Moments
+    best: MeanStd
+    final: MeanStd
     baseline: SetupResult | None
     drop: float
-    """Points of maximum accuracy below the unattacked average; nan where there is none to compare with."""
+    """Points of maximum accuracy below the unattacked average; NaN where there is none to compare with."""
 
     @property
     def diverged(self) -> int:
@@ -63,33 +65,23 @@ class Summary:
 
 
 def is_baseline(setup: SetupResult) -> bool:
-    """Whether the setup is what others are measured against: the plain average, all workers honest."""
-    return setup.config.rule == BASELINE_RULE and setup.config.attack == NO_ATTACK
+    """Return whether others are measured against this setup: the plain average, all workers honest."""
+    return setup.config.rule == BASELINE and setup.config.attack == NO_ATTACK
 
 
 def summarise(setups: Sequence[SetupResult]) -> list[Summary]:
-    """A line for each setup, in the given order."""
+    """Return a line for each setup, in the given order."""
     baselines: dict[tuple[object, ...], SetupResult] = {}
-    for setup in setups:
-        if is_baseline(setup):
-            baselines.setdefault(_surroundings(setup), setup)
+    for setup in filter(is_baseline, setups):
+        baselines.setdefault(_shared_settings(setup), setup)
     lines = []
     for setup in setups:
-        best = Moments.of(setup.each(_best))
-        baseline = baselines.get(_surroundings(setup))
-        reference = Moments.of(baseline.each(_best)).mean if baseline is not None else math.nan
-        lines.append(Summary(setup, best, Moments.of(setup.each(_final)), baseline, reference - best.mean))
+        best, baseline = MeanStd.of(setup, "max_accuracy"), baselines.get(_shared_settings(setup))
+        reference = math.nan if baseline is None else MeanStd.of(baseline, "max_accuracy").mean
+        lines.append(Summary(setup, best, MeanStd.of(setup, "final_accuracy"), baseline, reference - best.mean))
     return lines
 
 
-def _surroundings(setup: SetupResult) -> tuple[object, ...]:
-    """Every setting that a setup shares with its baseline: task, learning rate, placement and all the rest."""
+def _shared_settings(setup: SetupResult) -> tuple[object, ...]:
+    """Return every setting that a setup has in common with its baseline: task, learning rate, placement and others."""
     return tuple(value for key, value in setup.config.experiment().items() if key not in _DEFENCE)
-
-
-def _best(run: RunResult) -> float:
-    return run.max_accuracy if len(run.evaluations) else math.nan
-
-
-def _final(run: RunResult) -> float:
-    return run.final_accuracy if len(run.evaluations) else math.nan

@@ -6,7 +6,7 @@ from torch import nn
 
 
 def mlp(inputs: int, hidden: int = 100, classes: int = 10, relu_outputs: bool = False) -> nn.Sequential:
-    """(inputs)-L(hidden)-R-L(classes)-S; with `relu_outputs` a further R before S, as the paper's text prints it."""
+    """Return (inputs)-L(hidden)-R-L(classes)-S; with `relu_outputs` a further R before S, as in the paper's text."""
     layers: list[nn.Module] = [nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
     if relu_outputs:
         layers.append(nn.ReLU())
@@ -14,8 +14,9 @@ def mlp(inputs: int, hidden: int = 100, classes: int = 10, relu_outputs: bool = 
 
 
 def cnn(width: float = 1.0, classes: int = 10) -> nn.Sequential:
-    """The paper's network for 3x32x32 pictures: C(64)-R-B-C(64)-R-B-M-D-C(128)-R-B-C(128)-R-B-M-D-L(128)-R-D-L(10)-S.
+    """Return the paper's network for 3x32x32 pictures.
 
+    It is C(64)-R-B-C(64)-R-B-M-D-C(128)-R-B-C(128)-R-B-M-D-L(128)-R-D-L(10)-S.
     `width` scales the numbers of channels; the full width has 1,310,922 parameters.
     """
     narrow, wide = max(1, round(64 * width)), max(1, round(128 * width))

@@ -1,4 +1,4 @@
-"""Tasks: model + data + loss + preprocessing. The built-in ones by name, and `Task` for a user's own."""
+"""Tasks: model, data, loss and preprocessing. The built-in ones by name, and `Task` for a user's own."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gyroscope.simulation.data import digits
 from gyroscope.simulation.data.sources import load_raw
 from gyroscope.simulation.data.splits import Split
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
 class Defaults:
-    """What a configuration takes from its task where it says nothing itself."""
+    """The settings that a configuration takes from its task where it leaves them unset."""
 
     workers: int = 15
     batch: int = 32
@@ -39,29 +39,32 @@ class Defaults:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is learned, from what, and how it is judged.
+    """A model, its training and test data, and its loss.
 
-    model: a function that builds the `nn.Module` (called after seeding, so that each seed starts elsewhere), or a
-        module, whose parameters are then the start of every run. Batch-norm and dropout are fine.
-    train, test: (inputs, targets) tensors, a `Split`, or a map-style data set.
-    loss: (outputs, targets) -> the mean loss of a batch. The default takes log-probabilities (a model that ends with
-        `LogSoftmax`); for plain outputs use `torch.nn.functional.cross_entropy`.
-    defaults: what a configuration takes where it says nothing: 15 workers, batch 32, rate 0.1, ...
+    Accuracy is top-1: the largest output against the target. It means nothing for tasks without classes.
 
-    Accuracy is top-1: the largest output against the target. Tasks without classes have none that means anything.
+    Args:
+        model: A function that builds the `nn.Module` (called after seeding, so that each seed has other initial
+            parameters), or a module, whose parameters are then the start of every run. It may use batch-norm and
+            dropout.
+        train: (inputs, targets) tensors, a `Split`, or a map-style data set.
+        test: The same.
+        loss: Maps (outputs, targets) to the mean loss of a batch. The default takes log-probabilities (a model that
+            ends with `LogSoftmax`); for plain outputs use `torch.nn.functional.cross_entropy`.
+        defaults: The settings that a configuration takes where it leaves them unset: 15 workers, batch 32, rate 0.1.
     """
 
     model: Callable[[], nn.Module] | nn.Module
     train: Split | tuple[Tensor, Tensor] | Any
     test: Split | tuple[Tensor, Tensor] | Any
-    loss: Loss = F.nll_loss
+    loss: LossFunction = F.nll_loss
     defaults: Defaults = Defaults()
     name: str = "custom"
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe(ABC):
-    """A built-in task: its settings are known before any data is looked for."""
+class BuiltinTask(ABC):
+    """A built-in task: its settings are known before its data is loaded."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -70,24 +73,24 @@ class Recipe(ABC):
 
     @abstractmethod
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
-        """The task with its data, from the folder or wherever it is found."""
+        """Return the task with its data, from the folder or from where `load_raw` finds it."""
 
-
-_MNIST_DEFAULTS = Defaults(workers=51, batch=83, clip=2.0, l2=1e-4, mu=0.9, lr="0.5", steps=300, evaluate_every=5)
+    def _task(self, model: Callable[[], nn.Module], train: Split, test: Split) -> Task:
+        return Task(model, train, test, defaults=self.defaults, name=registry.text(self))
 
 
 @dataclasses.dataclass(frozen=True)
-class Mnist(Recipe):
+class Mnist(BuiltinTask):
     """Hand-written digits and the (784)-L(100)-R-L(10)-S network: 79,510 parameters.
 
     The paper's text has a further ReLU before the log-softmax (`mnist-relu`). With it one seed in three loses an
-    output class, and the published curves do not come out; they come from the network without it.
+    output class and the curves differ from the published ones, which come from the network without it.
     """
 
     name = "mnist"
     summary = "60,000 hand-written digits, (784)-L(100)-R-L(10)-S, 79,510 parameters"
     paper = "Baruch et al. 2019"
-    defaults = _MNIST_DEFAULTS
+    defaults = Defaults(workers=51, batch=83, clip=2.0, l2=1e-4, mu=0.9, lr="0.5", steps=300, evaluate_every=5)
 
     relu_outputs: ClassVar[bool] = False
     normalisation: ClassVar[tuple[float, float]] = (0.1307, 0.3081)
@@ -100,14 +103,13 @@ class Mnist(Recipe):
         def normalised(images: Tensor) -> Tensor:
             flat = images.flatten(1)
             fresh = torch.empty(flat.shape, dtype=torch.float32, device=flat.device)
-            return prefer_large_pages(fresh).copy_(flat).div_(255).sub_(mean).div_(std)  # batches are from all over it
+            # Large pages: a batch reads rows from everywhere in it.
+            return prefer_large_pages(fresh).copy_(flat).div_(255).sub_(mean).div_(std)
 
-        return Task(
-            model=lambda: models.mlp(784, relu_outputs=self.relu_outputs),
-            train=Split(normalised(raw.train_images), raw.train_labels),
-            test=Split(normalised(raw.test_images), raw.test_labels),
-            defaults=self.defaults,
-            name=registry.text(self),
+        return self._task(
+            lambda: models.mlp(784, relu_outputs=self.relu_outputs),
+            Split(normalised(raw.train_images), raw.train_labels),
+            Split(normalised(raw.test_images), raw.test_labels),
         )
 
 
@@ -133,10 +135,10 @@ class FashionMnist(Mnist):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cifar10(Recipe):
+class Cifar10(BuiltinTask):
     """Colour pictures and the paper's convolutional network: 1,310,922 parameters at full width.
 
-    `width` scales the numbers of channels, so that it can be tried on a CPU: 0.25 is about 18 times cheaper.
+    `width` scales the numbers of channels for use on a CPU: 0.25 is about 18 times cheaper.
     Training pictures are flipped left to right with probability 1/2.
     """
 
@@ -170,20 +172,15 @@ class Cifar10(Recipe):
             flipped = torch.rand(len(pictures), generator=stream).lt(0.5).to(pictures.device)
             return normalised(torch.where(flipped.view(-1, 1, 1, 1), pictures.flip(-1), pictures))
 
-        def for_testing(pictures: Tensor, stream: torch.Generator) -> Tensor:
-            return normalised(pictures)
-
-        return Task(
-            model=lambda: models.cnn(self.width),
-            train=Split(raw.train_images, raw.train_labels, for_training),
-            test=Split(raw.test_images, raw.test_labels, for_testing),
-            defaults=self.defaults,
-            name=registry.text(self),
+        return self._task(
+            lambda: models.cnn(self.width),
+            Split(raw.train_images, raw.train_labels, for_training),
+            Split(raw.test_images, raw.test_labels, lambda pictures, stream: normalised(pictures)),
         )
 
 
 @dataclasses.dataclass(frozen=True)
-class Digits(Recipe):
+class Digits(BuiltinTask):
     """The 1,797 real 8x8 digits that ship inside scikit-learn, with MNIST's network on 64 inputs. No download.
 
     Every fifth sample is for testing (359 of them), the rest for training.
@@ -200,19 +197,15 @@ class Digits(Recipe):
         inputs = (inputs - inputs.mean()) / inputs.std()
         targets = torch.from_numpy(labels).to(torch.int64)
         test = torch.arange(len(inputs)) % 5 == 4
-        return Task(
-            model=lambda: models.mlp(64),
-            train=Split(inputs[~test], targets[~test]),
-            test=Split(inputs[test], targets[test]),
-            defaults=self.defaults,
-            name=registry.text(self),
+        return self._task(
+            lambda: models.mlp(64), Split(inputs[~test], targets[~test]), Split(inputs[test], targets[test])
         )
 
 
-TASKS: dict[str, type[Recipe]] = {task.name: task for task in (Mnist, MnistRelu, FashionMnist, Cifar10, Digits)}
+TASKS: dict[str, type[BuiltinTask]] = {task.name: task for task in (Mnist, MnistRelu, FashionMnist, Cifar10, Digits)}
 
 
-def parse(spec: str) -> Recipe:
-    """The built-in task that a spec such as `cifar10:width=0.25` describes."""
+def parse(spec: str) -> BuiltinTask:
+    """Return the built-in task that a spec such as `cifar10:width=0.25` describes."""
     name, parameters = registry.split(spec)
-    return registry.make("task", Recipe, TASKS, name, parameters)
+    return registry.make("task", BuiltinTask, TASKS, name, parameters)

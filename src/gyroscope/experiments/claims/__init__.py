@@ -6,9 +6,9 @@ from the paper's words: "no tangible effect" is a loss of at most 2 points, "as 
 
 from __future__ import annotations
 
-from gyroscope.experiments.claims import cifar10, mnist, theory
-from gyroscope.experiments.claims.base import FAILS, HOLDS, UNMEASURED, Claim, Verdict, judge
+from gyroscope.experiments.claims import cifar10, mnist, variance_ratio
+from gyroscope.experiments.claims.checks import FAILS, HOLDS, UNMEASURED, VERDICTS, Claim, ClaimVerdict, judge
 
-CLAIMS: tuple[Claim, ...] = (*mnist.CLAIMS, *theory.CLAIMS, *cifar10.CLAIMS)
+CLAIMS: tuple[Claim, ...] = (*mnist.CLAIMS, *variance_ratio.CLAIMS, *cifar10.CLAIMS)
 
-__all__ = ["CLAIMS", "FAILS", "HOLDS", "UNMEASURED", "Claim", "Verdict", "judge"]
+__all__ = ["CLAIMS", "FAILS", "HOLDS", "UNMEASURED", "VERDICTS", "Claim", "ClaimVerdict", "judge"]

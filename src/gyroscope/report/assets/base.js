@@ -1,4 +1,4 @@
-// The data, and what every other part uses: elements without innerHTML, numbers as text, the colours of the day.
+// The data, and what every other part uses: elements without innerHTML, numbers as text, the colours of the theme.
 const data = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 

@@ -223,7 +223,7 @@ function showBlock(kind, block) {
   return section;
 }
 
-// A baseline is a guest in the blocks of every attack; its own is the one without an attack.
+// A baseline appears in the blocks of every attack; its own block is the one without an attack.
 function ownBlock(block, index) {
   const attacked = block.charts.some((chart) => chart.curves.some(({ setup }) => data.setups[setup].attack !== "none"));
   return !attacked || data.setups[index].attack !== "none";

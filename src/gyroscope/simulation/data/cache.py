@@ -1,6 +1,5 @@
 """Keep fetched files so that they are fetched once, by one process, and only ever whole.
 
-A file gets its name by an atomic rename, after its bytes are on disk; a reader therefore sees all of it or nothing.
 A lock file makes concurrent first runs wait for one download instead of each starting their own.
 """
 
@@ -8,24 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from gyroscope._core.files import PART
 from gyroscope._core.optional import extra
 from gyroscope.simulation.data.catalogue import DataFile
 
 
 def cache_root() -> Path:
-    """`$GYROSCOPE_CACHE`, else the user's cache folder as the platform has it."""
+    """Return `$GYROSCOPE_CACHE`, else the user's cache folder as the platform has it."""
     named = os.environ.get("GYROSCOPE_CACHE")
     if named:
         return Path(os.path.expanduser(named))
     with extra("lab", "finding the cache of data sets"):
-        import pooch  # type: ignore[import-untyped]
+        import platformdirs
 
-    return Path(pooch.os_cache("gyroscope"))
+    return Path(platformdirs.user_cache_dir("gyroscope"))
 
 
 class Cache:
@@ -35,7 +34,7 @@ class Cache:
         self.folder = folder
 
     def load(self, file: DataFile, repair: bool = False) -> bytes | None:
-        """The verified bytes, or None. With `repair` (only under the lock) a damaged file is removed."""
+        """Return the verified bytes, or None. With `repair` (only under the lock) a damaged file is removed."""
         path = self.folder / file.name
         try:
             raw = path.read_bytes()
@@ -48,22 +47,6 @@ class Cache:
                 path.unlink()
         return None
 
-    def store(self, file: DataFile, raw: bytes) -> None:
-        """Write atomically; raises OSError where the disk refuses, leaving nothing behind."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # Not tempfile: its mode 0600 would shut other users out of a shared cache.
-        part = self.folder / f".{file.name}.{secrets.token_hex(6)}.part"
-        try:
-            with part.open("xb") as stream:
-                stream.write(raw)
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(self.folder / file.name)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
-
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the cache alone, where folder and platform allow; else go on without, which costs a double download."""
@@ -75,18 +58,14 @@ class Cache:
                 pass
             else:
                 if _flock(stream):
-                    self._sweep()
+                    with contextlib.suppress(OSError):
+                        for part in self.folder.glob(f".*{PART}"):  # of a killed process: no other writes now
+                            part.unlink()
             yield
-
-    def _sweep(self) -> None:
-        """Remove what a killed process left half-written; the lock says that nobody is writing now."""
-        with contextlib.suppress(OSError):
-            for part in self.folder.glob(".*.part"):
-                part.unlink()
 
 
 def _flock(stream: IO[bytes]) -> bool:
-    """Wait for the lock, which closing the stream (or dying) releases; False where there is no such lock."""
+    """Wait for the lock, which closing the stream (or dying) releases; return False where there is no such lock."""
     try:
         import fcntl
 

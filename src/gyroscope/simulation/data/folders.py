@@ -1,6 +1,6 @@
-"""Find a data set in a folder on this machine, whatever the layout its owner chose.
+"""Find a data set in a folder on this machine, in any of the usual layouts.
 
-MNIST and Fashion-MNIST share their file names, so the place decides: a subfolder named after the data set comes first,
+MNIST and Fashion-MNIST share their file names, so the folder decides: a subfolder named after the data set comes first,
 then the folder itself. A folder whose name, or whose label file, belongs to the other data set is never taken.
 """
 
@@ -17,17 +17,19 @@ from gyroscope.simulation.data.raw import Content
 
 
 class NotHereError(DataError):
-    """The folder simply does not hold the data set, as opposed to holding a broken copy of it."""
+    """The folder does not hold the data set, as opposed to holding a broken copy of it."""
 
 
 def read_folder(dataset: DataSet, folder: Path) -> dict[str, Content]:
-    """The files of the data set by canonical name, decompressed; unparsed and, being the user's own, not checksummed.
+    """Return the files of the data set by canonical name, decompressed; their checksums are not compared.
 
-    Raises `NotHereError` if there is no sign of the data set, a plain `DataError` if a copy is there but unusable.
+    Raises:
+        NotHereError: If there is no sign of the data set.
+        DataError: If there is a copy of it that cannot be used.
     """
     try:
         return _search(dataset, folder)
-    except OSError as error:  # most often a folder on the way that this user may not enter
+    except OSError as error:  # most often a parent folder that this user may not enter
         raise DataError(f"{folder} cannot be read: {error.strerror}.") from None
 
 
@@ -54,7 +56,7 @@ def _search(dataset: DataSet, folder: Path) -> dict[str, Content]:
 
 
 def _places(dataset: DataSet, folder: Path) -> Iterator[Path]:
-    """Candidate folders, the most telling name first."""
+    """Yield candidate folders, the most specific name first."""
     inner = "raw" if dataset.kind == "idx" else "cifar-10-batches-bin"
     for name in dataset.subfolders:
         yield folder / name / inner
@@ -65,34 +67,28 @@ def _places(dataset: DataSet, folder: Path) -> Iterator[Path]:
 
 
 def _named_after(dataset: DataSet, folder: Path) -> str | None:
-    """The title of another data set with the same file names, if this folder bears its name."""
+    """Return the title of another data set with the same file names, if this folder has its name."""
     resolved = folder.resolve()
     own = resolved.parent.name if resolved.name == "raw" else resolved.name
     return next((other.title for other in _lookalikes(dataset) if own in other.subfolders), None)
 
 
 def _locate(dataset: DataSet, place: Path) -> dict[str, Path]:
-    """The path of each file in this very folder; empty if there is none, an error if there are only some."""
-    spellings: dict[str, tuple[str, ...]]
-    if dataset.kind == "cifar":
-        spellings = {name: (name,) for name in catalogue.CIFAR_NAMES}
-    else:
-        spellings = {name: _idx_spellings(name) for name in catalogue.IDX_NAMES}
-    paths: dict[str, Path] = {}
-    for name, choices in spellings.items():
-        for choice in choices:
-            if (place / choice).is_file():
-                paths[name] = place / choice
-                break
+    """Return the path of each file in this very folder; nothing if there is none, an error if there are only some."""
+    names = catalogue.CIFAR_NAMES if dataset.kind == "cifar" else catalogue.IDX_NAMES
+    found = {name: [place / each for each in _spellings(name) if (place / each).is_file()] for name in names}
+    paths = {name: choices[0] for name, choices in found.items() if choices}
     if not paths and dataset.kind == "cifar" and (place / catalogue.CIFAR_ARCHIVE).is_file():
         return {catalogue.CIFAR_ARCHIVE: place / catalogue.CIFAR_ARCHIVE}
-    absent = [name for name in spellings if name not in paths]
+    absent = [name for name in names if name not in paths]
     if paths and absent:
         raise DataError(f"{dataset.title} in {place} is incomplete: there is no {' and no '.join(absent)}.")
     return paths
 
 
-def _idx_spellings(name: str) -> tuple[str, ...]:
+def _spellings(name: str) -> tuple[str, ...]:
+    if name in catalogue.CIFAR_NAMES:
+        return (name,)
     dotted = name.replace("-idx", ".idx")
     return name, f"{name}.gz", dotted, f"{dotted}.gz"
 
@@ -104,14 +100,14 @@ def _read(path: Path) -> bytes:
         raise DataError(f"{path.name} in {path.parent} cannot be read: {error.strerror}.") from None
     if path.name == catalogue.CIFAR_ARCHIVE:
         return raw
-    # Also by content: some download tools keep the compression and drop the ending.
+    # Also by content: some download tools keep the compression and drop the suffix.
     if path.suffix == ".gz" or raw.startswith(GZIP_MAGIC):
         return gunzip(raw, f"{path.name} in {path.parent}")
     return raw
 
 
 def _foreign_title(dataset: DataSet, contents: dict[str, Content]) -> str | None:
-    """The title of another data set, if the (small) label file is known to be that one's."""
+    """Return the title of another data set, if the (small) label file is known to belong to it."""
     labels = contents.get(catalogue.TRAIN_LABELS)
     if labels is None:
         return None
@@ -122,7 +118,7 @@ def _foreign_title(dataset: DataSet, contents: dict[str, Content]) -> str | None
 
 
 def _lookalikes(dataset: DataSet) -> list[DataSet]:
-    """The other data sets with the same file names."""
+    """Return the other data sets with the same file names."""
     return [other for other in CATALOGUE.values() if other.kind == dataset.kind and other.name != dataset.name]
 
 

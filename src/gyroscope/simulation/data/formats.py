@@ -1,9 +1,8 @@
-"""Turn the bytes of the published files into tensors, and anything else into a `DataError`.
+"""Parse the bytes of the published files into tensors; anything else raises a `DataError`.
 
-These parsers are pure: bytes in, tensors out. They read formats whose layout is fixed (IDX, CIFAR's binary records,
-gzip, tar) and never unpickle, because a pickle from a stranger runs code. Every length is compared with what the header
-promises before memory is reserved, so a damaged file yields a message rather than a crash or a silently short data set.
-The messages state the cause only; whoever knows where the file came from adds the remedy.
+The formats have a fixed layout (IDX, CIFAR's binary records, gzip, tar). Nothing is unpickled, because a pickle from a
+stranger runs code. Every length is compared with the header before memory is reserved, so a damaged file yields a
+message rather than a crash or a data set that is too short. The messages state the cause; the caller adds the remedy.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ import torch
 
 from gyroscope._core.errors import DataError
 
-# No published file comes near this; a gzip or tar "bomb" stops here instead of filling the memory.
 MAX_BYTES = 1 << 30
+"""No published file comes near this; a gzip or tar bomb stops here instead of filling the memory."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 CIFAR_RECORD = 1 + 3 * 32 * 32
@@ -30,7 +29,7 @@ _IDX_NOUNS = {1: "labels", 3: "images"}
 
 
 def gunzip(raw: bytes, what: str, limit: int = MAX_BYTES) -> bytes:
-    """Decompress, with one `DataError` for the three exceptions that damaged gzip data can raise."""
+    """Decompress; damaged gzip data raises a `DataError`. `what` names the file in messages."""
     if not raw:
         raise DataError(f"{what} is empty.")
     if not raw.startswith(GZIP_MAGIC):
@@ -48,10 +47,10 @@ def gunzip(raw: bytes, what: str, limit: int = MAX_BYTES) -> bytes:
 
 
 def read_tar(raw: bytes, names: Collection[str], what: str, limit: int = MAX_BYTES) -> dict[str, bytes]:
-    """Take the regular files with these basenames out of a .tar.gz archive, in memory.
+    """Return the regular files with these basenames from a .tar.gz archive; names that it lacks are left out.
 
     Nothing is written to disk and the folders inside the archive are ignored, so a hostile path such as `../../x` has
-    nowhere to go. Names that the archive lacks are left out; the caller decides what that means.
+    no effect.
     """
     found: dict[str, bytes] = {}
     try:
@@ -78,10 +77,7 @@ def read_tar(raw: bytes, names: Collection[str], what: str, limit: int = MAX_BYT
 
 
 def read_idx(raw: bytes, what: str, dims: int | None = None) -> torch.Tensor:
-    """Parse an IDX file of unsigned bytes; `dims` (1 for labels, 3 for images) also catches swapped files.
-
-    `what` names the file in messages, for example `train-labels-idx1-ubyte in /x/mnist`.
-    """
+    """Parse an IDX file of unsigned bytes; `dims` (1 for labels, 3 for images) also catches swapped files."""
     if len(raw) < 4:
         raise DataError(f"{what} is truncated: {len(raw)} bytes are too few even for an IDX header.")
     if raw[:2] != b"\0\0" or raw[2] not in _IDX_TYPES:
@@ -89,8 +85,12 @@ def read_idx(raw: bytes, what: str, dims: int | None = None) -> torch.Tensor:
     if raw[2] != 0x08:
         raise DataError(f"{what} holds {_IDX_TYPES[raw[2]]} values; the data sets here consist of unsigned bytes.")
     rank = raw[3]
+    if dims is not None and {rank, dims} == {1, 3}:
+        raise DataError(
+            f"{what} holds {_IDX_NOUNS[rank]} where {_IDX_NOUNS[dims]} are expected: the files seem to be swapped."
+        )
     if dims is not None and rank != dims:
-        _raise_rank(what, rank, dims)
+        raise DataError(f"{what} has {rank} dimensions where {dims} are expected.")
     if not 1 <= rank <= 4:
         raise DataError(f"{what} is not a usable IDX file: its header claims {rank} dimensions.")
     start = 4 + 4 * rank
@@ -125,11 +125,3 @@ def read_cifar_binary(raw: bytes, what: str) -> tuple[torch.Tensor, torch.Tensor
         )
     records = torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(count, CIFAR_RECORD)
     return records[:, 1:].reshape(count, 3, 32, 32).contiguous(), records[:, 0].to(torch.int64)
-
-
-def _raise_rank(what: str, rank: int, dims: int) -> None:
-    if {rank, dims} == {1, 3}:
-        raise DataError(
-            f"{what} holds {_IDX_NOUNS[rank]} where {_IDX_NOUNS[dims]} are expected: the files seem to be swapped."
-        )
-    raise DataError(f"{what} has {rank} dimensions where {dims} are expected.")

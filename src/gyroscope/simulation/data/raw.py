@@ -1,4 +1,4 @@
-"""What every source ends in: four tensors that have been checked against each other."""
+"""Assemble the files of a data set into four tensors that have been checked against each other."""
 
 from __future__ import annotations
 
@@ -27,17 +27,14 @@ class RawData:
 
 @dataclass(frozen=True)
 class Content:
-    """The decompressed bytes of one file, with the words by which messages call it."""
+    """The decompressed bytes of one file, and its name in messages."""
 
     raw: bytes
     what: str
 
 
 def assemble(dataset: DataSet, contents: Mapping[str, Content]) -> RawData:
-    """Parse the files (by canonical name) and check shapes, counts and labels; the counts themselves are free.
-
-    Free, because a folder of the user's own may hold a subset; the published counts follow from the checksums.
-    """
+    """Parse the files (by canonical name) and check shapes and labels. Any number of samples will do."""
     if dataset.kind == "cifar":
         return _assemble_cifar(contents)
     train = _idx_pair(contents[catalogue.TRAIN_IMAGES], contents[catalogue.TRAIN_LABELS])
@@ -79,4 +76,4 @@ def _assemble_cifar(contents: Mapping[str, Content]) -> RawData:
 def _check_labels(labels: torch.Tensor, what: str) -> None:
     largest = int(labels.max())
     if largest >= CLASSES:
-        raise DataError(f"{what} holds the label {largest}; labels must lie in 0..{CLASSES - 1}.")
+        raise DataError(f"{what} holds the label {largest}; labels must be in 0..{CLASSES - 1}.")

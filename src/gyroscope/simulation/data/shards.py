@@ -1,8 +1,8 @@
-"""Who holds which samples: common data for all workers, or shards, where every sample is with exactly one of them.
+"""Deal the training data to the workers: common data for all, or shards, where every sample is with exactly one.
 
 Shards are dealt to all n workers, the Byzantine ones included: what worker i holds depends on the data, on n and on the
-seed, never on who lies. So an attack takes the data of those who carry it out away from the training, as it would in
-reality, and an attack that works on data (label flipping) has data of its own to work on.
+seed, never on which workers are Byzantine. So an attack takes the data of the Byzantine workers away from the training,
+as it would in reality, and an attack on data (label flipping) has data of its own.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch import Tensor
 from gyroscope._core import random_streams, registry
 from gyroscope._core.errors import ConfigError, DataError
 
-Numbers = NDArray[np.int64]
+SampleIndices = NDArray[np.int64]
 _SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-6, 1e6
-"""Beyond these a Dirichlet distribution is, to the last sample, what it is there."""
+"""Beyond these a Dirichlet distribution deals every sample as it does there."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sharding(ABC):
     """A way to deal N samples to n workers: every sample to one worker, at least one sample to every worker.
 
-    Call `deal`, not `shares`. A worker draws its batches from its shard with replacement (or pass after pass over it,
-    with `batches = "pass"`), so a shard smaller than a batch is no obstacle: its samples come several times.
+    Call `deal`, implement `shares`. A worker draws its batches from its shard with replacement (or pass after pass over
+    it, with `batches = "pass"`), so a shard may be smaller than a batch: its samples come several times.
     """
 
     name: ClassVar[str] = ""
@@ -39,7 +39,7 @@ class Sharding(ABC):
     """Whether it looks at the labels: then every sample needs one, as a whole number."""
 
     def deal(self, targets: Tensor, n: int, seed: int) -> list[Tensor] | None:
-        """The numbers of the samples that each of the n workers holds, ascending; None where all hold all."""
+        """Return the ascending numbers of the samples that each of the n workers holds; None where all hold all."""
         if len(targets) < n:
             raise DataError(
                 f"{len(targets)} samples cannot be dealt to {n} workers such that each holds one: use fewer workers, "
@@ -48,20 +48,25 @@ class Sharding(ABC):
         labels = self._labels(targets) if self.by_label else np.zeros(len(targets), dtype=np.int64)
         stream = np.random.default_rng(random_streams.derive(seed, "shards"))
         shares = self.shares(labels, n, stream)
-        self._check(shares, n, len(targets))
-        # Who gets which share is drawn, too: else the Byzantine workers, who are the last ones, would always hold the
-        # last labels of data that is sorted by label.
+        dealt = np.sort(np.concatenate(shares))
+        if len(shares) != n or not np.array_equal(dealt, np.arange(len(targets))) or min(map(len, shares)) == 0:
+            raise ConfigError(
+                f"the sharding {type(self).__name__} must give n = {n} arrays, none of them empty, that together hold "
+                f"each of the {len(targets)} sample numbers once"
+            )
+        # Which worker gets which share is drawn, too: else the Byzantine workers, who are the last ones, would always
+        # hold the last labels of data that is sorted by label.
         return [torch.from_numpy(np.sort(shares[number])) for number in stream.permutation(n)]
 
     @abstractmethod
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
-        """n arrays of sample numbers; together they hold each number below len(labels) once."""
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
+        """Return n arrays of sample numbers; together they hold each number below len(labels) once."""
 
     def __str__(self) -> str:
-        """The spec on the command line and in a configuration: `dirichlet:alpha=0.1`."""
+        """Return the spec on the command line and in a configuration: `dirichlet:alpha=0.1`."""
         return registry.text(self)
 
-    def _labels(self, targets: Tensor) -> Numbers:
+    def _labels(self, targets: Tensor) -> SampleIndices:
         if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
             raise ConfigError(
                 f"{self.name} deals samples by label and needs one whole number per sample, got targets of shape "
@@ -69,13 +74,11 @@ class Sharding(ABC):
             )
         return targets.cpu().numpy().astype(np.int64)
 
-    def _check(self, shares: list[Numbers], n: int, samples: int) -> None:
-        """Anyone may have written the sharding."""
-        dealt = np.sort(np.concatenate(shares))
-        if len(shares) != n or not np.array_equal(dealt, np.arange(samples)) or min(map(len, shares)) == 0:
+    def _check_range(self, parameter: str, least: float, most: float) -> None:
+        value = getattr(self, parameter)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
             raise ConfigError(
-                f"the sharding {type(self).__name__} must give n = {n} arrays, none of them empty, that together hold "
-                f"each of the {samples} sample numbers once"
+                f"{parameter} of the sharding {self.name!r} must be from {least:g} to {most:g}, got {value!r}"
             )
 
 
@@ -90,18 +93,18 @@ class Common(Sharding):
     def deal(self, targets: Tensor, n: int, seed: int) -> list[Tensor] | None:
         return None
 
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         raise ConfigError("common data is not dealt: choose another sharding")
 
 
 @dataclasses.dataclass(frozen=True)
 class Iid(Sharding):
-    """Equal shards, whoever gets a sample being drawn. Sizes differ by at most one."""
+    """Equal shards of shuffled data. Sizes differ by at most one."""
 
     name = "iid"
     summary = "equal shards of shuffled data"
 
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, gamma=1.0)
 
 
@@ -114,7 +117,7 @@ class Sorted(Sharding):
     paper = "McMahan et al. 2017"
     by_label = True
 
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, gamma=0.0)
 
 
@@ -130,48 +133,17 @@ class Similarity(Sharding):
     by_label = True
 
     def __post_init__(self) -> None:
-        _check_number(self, "gamma", 0.0, 1.0)
+        self._check_range("gamma", 0.0, 1.0)
 
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, self.gamma)
-
-
-@dataclasses.dataclass(frozen=True)
-class Dirichlet(Sharding):
-    """Each label is divided among the workers in proportions from Dirichlet(alpha): the smaller, the more unequal.
-
-    Labels and sizes both vary, as in Li et al. (and Flower's partitioner). Hsu et al. 2019 draw the proportions of
-    labels for each worker instead, with equal sizes. A worker left with fewer than `least` samples is given the missing
-    ones, drawn from whoever holds most at the time; others redraw everything until nobody has fewer, which for small
-    alpha never happens.
-    """
-
-    alpha: float = 0.5
-    least: int = 1
-
-    name = "dirichlet"
-    summary = "each label divided among the workers in proportions from Dirichlet(alpha)"
-    paper = "Yurochkin et al. 2019, Li et al. 2022"
-    by_label = True
-
-    def __post_init__(self) -> None:
-        _check_number(self, "alpha", _SMALLEST_ALPHA, _LARGEST_ALPHA)
-        _check_least(self, self.least)
-
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
-        pieces: list[list[Numbers]] = [[] for _ in range(n)]
-        for label in np.unique(labels):
-            cut = _cut(stream.permutation(np.flatnonzero(labels == label)), n, self.alpha, stream)
-            for worker, piece in zip(pieces, cut, strict=True):
-                worker.append(piece)
-        return _topped_up([np.concatenate(worker) for worker in pieces], self.least, self.name, stream)
 
 
 @dataclasses.dataclass(frozen=True)
 class Quantity(Sharding):
     """Shuffled data in shards whose sizes are in proportions from Dirichlet(alpha): the smaller, the more unequal.
 
-    A worker left with fewer than `least` samples is given the missing ones as by `dirichlet`.
+    A worker left with fewer than `least` samples gets the missing ones as with `dirichlet`.
     """
 
     alpha: float = 0.5
@@ -182,12 +154,56 @@ class Quantity(Sharding):
     paper = "Li et al. 2022"
 
     def __post_init__(self) -> None:
-        _check_number(self, "alpha", _SMALLEST_ALPHA, _LARGEST_ALPHA)
-        _check_least(self, self.least)
+        self._check_range("alpha", _SMALLEST_ALPHA, _LARGEST_ALPHA)
+        if isinstance(self.least, bool) or not isinstance(self.least, int) or self.least < 1:
+            raise ConfigError(
+                f"least of the sharding {self.name!r} must be a whole number from 1 on, got {self.least!r}"
+            )
 
-    def shares(self, labels: Numbers, n: int, stream: np.random.Generator) -> list[Numbers]:
-        cut = _cut(stream.permutation(len(labels)), n, self.alpha, stream)
-        return _topped_up(cut, self.least, self.name, stream)
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
+        return self._topped_up(self._cut(stream.permutation(len(labels)), n, stream), stream)
+
+    def _cut(self, samples: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
+        """Return n consecutive pieces, in proportions from a symmetric Dirichlet distribution."""
+        ends = np.cumsum(stream.dirichlet(np.full(n, float(self.alpha))))
+        return np.split(samples, np.round(ends[:-1] * len(samples)).astype(np.int64))
+
+    def _topped_up(self, shares: list[SampleIndices], stream: np.random.Generator) -> list[SampleIndices]:
+        """Return the same shares, but a worker with too few samples gets some, one by one, from the one with most."""
+        held = [list(share) for share in shares]
+        samples = sum(map(len, held))
+        if samples < self.least * len(held):
+            raise ConfigError(
+                f"{samples} samples are not enough for {len(held)} workers with {self.least} each: lower least in "
+                f"{self.name}"
+            )
+        for poor in held:
+            while len(poor) < self.least:
+                rich = max(held, key=len)
+                poor.append(rich.pop(stream.integers(len(rich))))
+        return [np.array(worker, dtype=np.int64) for worker in held]
+
+
+@dataclasses.dataclass(frozen=True)
+class Dirichlet(Quantity):
+    """Each label is divided among the workers in proportions from Dirichlet(alpha): the smaller, the more unequal.
+
+    Labels and sizes both vary, as in Li et al. (and Flower's partitioner). Hsu et al. 2019 draw the proportions of
+    labels for each worker instead, with equal sizes. A worker left with fewer than `least` samples gets the missing
+    ones from the worker that holds most at the time; others redraw everything until no worker has fewer, which for
+    small alpha never happens.
+    """
+
+    name = "dirichlet"
+    summary = "each label divided among the workers in proportions from Dirichlet(alpha)"
+    paper = "Yurochkin et al. 2019, Li et al. 2022"
+    by_label = True
+
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
+        cuts = [
+            self._cut(stream.permutation(np.flatnonzero(labels == label)), n, stream) for label in np.unique(labels)
+        ]
+        return self._topped_up([np.concatenate(pieces) for pieces in zip(*cuts, strict=True)], stream)
 
 
 SHARDINGS: dict[str, type[Sharding]] = {
@@ -196,76 +212,40 @@ SHARDINGS: dict[str, type[Sharding]] = {
 
 
 def parse(spec: str) -> Sharding:
-    """The sharding that a spec such as `dirichlet:alpha=0.1` describes."""
+    """Return the sharding that a spec such as `dirichlet:alpha=0.1` describes."""
     name, parameters = registry.split(spec)
     return registry.make("sharding", Sharding, SHARDINGS, name, parameters)
 
 
 def counts(shards: list[Tensor], targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(the labels there are, (workers, labels) how many samples with that label each worker holds)."""
+    """Return the labels there are, and how many samples of each label each worker holds, as (workers, labels)."""
     labels, numbers = np.unique(targets.cpu().numpy(), return_inverse=True)
     held = [np.bincount(numbers[shard.numpy()], minlength=len(labels)) for shard in shards]
     return torch.from_numpy(labels), torch.from_numpy(np.stack(held))
 
 
-def skew(held: Tensor) -> float:
-    """How unlike the workers' labels are, from 0 (all as the whole data) towards 1.
+def skew(counts: Tensor) -> float:
+    """Return how unlike the workers' labels are, from 0 (all as the whole data) towards 1.
 
-    The mean over the workers of the total variation distance between the labels of a worker and those of all data: the
-    part of a worker's samples that would have to get another label. One label per worker gives 1 - 1/labels.
+    It is the mean over the workers of the total variation distance between the labels of a worker and those of all
+    data: the part of a worker's samples that would have to get another label. One label per worker gives 1 - 1/labels.
     """
-    own = held / held.sum(dim=1, keepdim=True)
-    whole = held.sum(dim=0) / held.sum()
+    own = counts / counts.sum(dim=1, keepdim=True)
+    whole = counts.sum(dim=0) / counts.sum()
     return float((own - whole).abs().sum(dim=1).mean() / 2)
 
 
-def _similar(labels: Numbers, n: int, stream: np.random.Generator, gamma: float) -> list[Numbers]:
-    """Shares of equal size, the fraction gamma of them from shuffled data, the rest from data sorted by label."""
+def _similar(labels: SampleIndices, n: int, stream: np.random.Generator, gamma: float) -> list[SampleIndices]:
+    """Return shares of equal size, the fraction gamma of each from shuffled data, the rest from sorted data."""
     shuffled = stream.permutation(len(labels))
     alike = round(gamma * len(labels))
     rest = shuffled[alike:]
     rest = rest[np.argsort(labels[rest], kind="stable")]
+
+    def ends(samples: int) -> SampleIndices:
+        return np.cumsum(samples // n + (np.arange(n) < samples % n))[:-1]
+
     # Where a number of samples is no multiple of n, the same first workers hold one more, so that none stays empty.
-    whole, part = _even(len(labels), n), _even(alike, n)
-    first, second = _blocks(shuffled[:alike], part), _blocks(rest, whole - part)
+    first = np.split(shuffled[:alike], ends(alike))
+    second = np.split(rest, ends(len(labels)) - ends(alike))
     return [np.concatenate(both) for both in zip(first, second, strict=True)]
-
-
-def _even(samples: int, n: int) -> Numbers:
-    return samples // n + (np.arange(n) < samples % n)
-
-
-def _blocks(numbers: Numbers, sizes: Numbers) -> list[Numbers]:
-    return np.split(numbers, np.cumsum(sizes)[:-1])
-
-
-def _cut(numbers: Numbers, n: int, alpha: float, stream: np.random.Generator) -> list[Numbers]:
-    """n consecutive pieces, in proportions from a symmetric Dirichlet distribution."""
-    ends = np.cumsum(stream.dirichlet(np.full(n, float(alpha))))
-    return np.split(numbers, np.round(ends[:-1] * len(numbers)).astype(np.int64))
-
-
-def _topped_up(shares: list[Numbers], least: int, name: str, stream: np.random.Generator) -> list[Numbers]:
-    """The same shares, but whoever holds too few gets samples from whoever holds most, one after the other."""
-    held = [list(share) for share in shares]
-    samples = sum(map(len, held))
-    if samples < least * len(held):
-        raise ConfigError(
-            f"{samples} samples are not enough for {len(held)} workers with {least} each: lower least in {name}"
-        )
-    for poor in held:
-        while len(poor) < least:
-            rich = max(held, key=len)
-            poor.append(rich.pop(stream.integers(len(rich))))
-    return [np.array(worker, dtype=np.int64) for worker in held]
-
-
-def _check_number(sharding: Sharding, name: str, least: float, most: float) -> None:
-    value = getattr(sharding, name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise ConfigError(f"{name} of the sharding {sharding.name!r} must be from {least:g} to {most:g}, got {value!r}")
-
-
-def _check_least(sharding: Sharding, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"least of the sharding {sharding.name!r} must be a whole number from 1 on, got {value!r}")

@@ -1,7 +1,7 @@
 """Find a data set: in the folder the user names, in the cache, or where it is published, in that order.
 
-A folder the user names is believed (its files are parsed and checked, not compared with a checksum); what comes from
-elsewhere must be the published file bit by bit. If nothing works, one error lists every place with its reason.
+Files in the user's own folder are parsed and checked, but not compared with a checksum; files from elsewhere must be
+the published ones bit by bit. If nothing works, one error lists every place with its reason.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from gyroscope._core.errors import DataError, UnknownNameError
+from gyroscope._core.files import write_atomically
 from gyroscope.simulation.data import catalogue
 from gyroscope.simulation.data.cache import Cache, cache_root
 from gyroscope.simulation.data.catalogue import CATALOGUE, DataFile, DataSet
@@ -18,65 +19,77 @@ from gyroscope.simulation.data.fetch import Source, sources
 from gyroscope.simulation.data.folders import NotHereError, read_folder
 from gyroscope.simulation.data.raw import Content, RawData, assemble
 
-__all__ = ["RawData", "load_raw"]
+
+class DataSetMissingError(DataError):
+    """A data set is in no folder and no cache, and no source delivers it. The message lists every place tried."""
+
+    def __init__(self, dataset: DataSet, tried: list[str]) -> None:
+        self.title = dataset.title
+        self.published = dataset.mirrors[0] if dataset.mirrors else "a machine that has them"
+        if dataset.kind == "cifar":
+            files = f"{catalogue.CIFAR_ARCHIVE} or its .bin files"
+        else:
+            files = ", ".join(catalogue.IDX_NAMES) + " (as they are or as .gz)"
+        listing = "\n".join(f"  - {reason}" for reason in tried)
+        super().__init__(
+            f"{dataset.title} is nowhere to be had. Tried:\n{listing}\n"
+            f"Get {files} from {self.published}, and name their folder with --data-dir or GYROSCOPE_DATA. The task "
+            "`digits` needs no download."
+        )
 
 
 def load_raw(name: str, folder: str | Path | None = None, progress: bool = True) -> RawData:
-    """The data set `name` ("mnist", "fashion-mnist" or "cifar10"), unscaled and in its published order.
+    """Return a data set, unscaled and in its published order.
 
-    `folder` (else `$GYROSCOPE_DATA`) is looked at first. A broken copy in an explicit `folder` is an error at once: the
-    user meant that copy, and training on another one would go unnoticed.
+    Args:
+        name: `mnist`, `fashion-mnist` or `cifar10`.
+        folder: Searched first (else `$GYROSCOPE_DATA`). A broken copy in it is an error at once: the user meant that
+            copy, and training on another one would go unnoticed.
+        progress: Whether to draw a bar while downloading.
     """
     if name not in CATALOGUE:
         raise UnknownNameError("data set", name, CATALOGUE)
     dataset = CATALOGUE[name]
     tried: list[str] = []
-    own = _from_environment(dataset, tried) if folder is None else _from_argument(dataset, folder, tried)
+    own = _from_folder(dataset, folder, tried)
     if own is not None:
         return own
-    if folder is not None:
-        warnings.warn(
-            f"{folder} holds no {dataset.title}: looking elsewhere (the cache, then the mirrors)", stacklevel=2
-        )
     cache = Cache(cache_root() / dataset.name)
     contents = {file.name: Content(raw, file.name) for file, raw in _obtain(dataset, cache, progress, tried).items()}
     return assemble(dataset, contents)
 
 
-def _from_argument(dataset: DataSet, folder: str | Path, tried: list[str]) -> RawData | None:
-    place = Path(os.path.expanduser(folder))
-    if not os.path.isdir(place) or not str(folder):  # "" would quietly mean the current folder
-        fault = "is not a folder" if str(folder) and os.path.exists(place) else "does not exist"
+def _from_folder(dataset: DataSet, folder: str | Path | None, tried: list[str]) -> RawData | None:
+    """Return the data set from the folder, or from that in $GYROSCOPE_DATA; None where it is not there."""
+    named = os.environ.get("GYROSCOPE_DATA", "") if folder is None else str(folder)
+    if folder is None and not named:
+        tried.append("a folder of yours: none is named (--data-dir, GYROSCOPE_DATA)")
+        return None
+    place = Path(os.path.expanduser(named))
+    if folder is not None and (not os.path.isdir(place) or not named):  # "" would quietly mean the current folder
+        fault = "is not a folder" if named and os.path.exists(place) else "does not exist"
         raise DataError(
-            f"the data folder {str(folder)!r} {fault}. Name an existing folder that holds {dataset.title} "
+            f"the data folder {named!r} {fault}. Name an existing folder that holds {dataset.title} "
             "with --data-dir, or leave it out to use the cache and the mirrors."
         )
     try:
         return assemble(dataset, read_folder(dataset, place))
-    except NotHereError as error:
-        tried.append(f"the folder {place}: {error}")
-        return None
     except DataError as error:
-        raise DataError(f"{error} Fetch the file again, or name another folder with --data-dir.") from None
-
-
-def _from_environment(dataset: DataSet, tried: list[str]) -> RawData | None:
-    named = os.environ.get("GYROSCOPE_DATA")
-    if not named:
-        tried.append("a folder of yours: none is named (--data-dir, GYROSCOPE_DATA)")
-        return None
-    place = Path(os.path.expanduser(named))
-    try:
-        return assemble(dataset, read_folder(dataset, place))
-    except DataError as error:
-        tried.append(f"the folder {place} (GYROSCOPE_DATA): {str(error).rstrip('.')}")
-        if not isinstance(error, NotHereError):
+        absent = isinstance(error, NotHereError)
+        if folder is not None and not absent:
+            raise DataError(f"{error} Fetch the file again, or name another folder with --data-dir.") from None
+        tried.append(f"the folder {place}{' (GYROSCOPE_DATA)' * (folder is None)}: {str(error).rstrip('.')}")
+        if not absent:
             warnings.warn(f"{error} Gyroscope passes over this copy, which GYROSCOPE_DATA names.", stacklevel=3)
-        return None
+        elif folder is not None:
+            warnings.warn(
+                f"{folder} holds no {dataset.title}: looking elsewhere (the cache, then the mirrors)", stacklevel=3
+            )
+    return None
 
 
 def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) -> dict[DataFile, bytes]:
-    """All files of the data set, verified, from the cache as far as possible; what had to be fetched is kept there."""
+    """Return all files of the data set, verified: from the cache as far as possible, the others fetched and cached."""
     have = _cached(dataset, cache, repair=False)  # the usual case needs no lock
     if len(have) == len(dataset.files):
         return have
@@ -92,7 +105,7 @@ def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) ->
                 break
             refused = _take(dataset, label, source, cache, have, tried) or refused
     if len(have) < len(dataset.files):
-        raise _nowhere(dataset, tried)
+        raise DataSetMissingError(dataset, tried)
     if refused is not None:
         warnings.warn(
             f"{dataset.title} could not be kept in the cache {cache.folder} ({refused.strerror or refused}), so the "
@@ -110,7 +123,7 @@ def _cached(dataset: DataSet, cache: Cache, repair: bool) -> dict[DataFile, byte
 def _take(
     dataset: DataSet, label: str, source: Source, cache: Cache, have: dict[DataFile, bytes], tried: list[str]
 ) -> OSError | None:
-    """Take from one source what is missing, file by file so that a broken-off source still helps.
+    """Take what is missing from one source, file by file, so that a source that breaks off still helps.
 
     Returns the reason if the cache refused a file, which does not matter to this run.
     """
@@ -122,22 +135,9 @@ def _take(
                 raise DataError(f"{file.name} is not the published file ({file.digest.partition(':')[0]} differs)")
             have[file] = raw
             try:
-                cache.store(file, raw)
+                write_atomically(cache.folder / file.name, raw)
             except OSError as error:
                 refused = error
     except DataError as error:
         tried.append(f"{label}: {str(error).rstrip('.')}")
     return refused
-
-
-def _nowhere(dataset: DataSet, tried: list[str]) -> DataError:
-    if dataset.kind == "cifar":
-        files = f"{catalogue.CIFAR_ARCHIVE} or its .bin files"
-    else:
-        files = ", ".join(catalogue.IDX_NAMES) + " (as they are or as .gz)"
-    listing = "\n".join(f"  - {reason}" for reason in tried)
-    return DataError(
-        f"{dataset.title} is nowhere to be had. Tried:\n{listing}\n"
-        f"Get {files} from {dataset.mirrors[0] if dataset.mirrors else 'a machine that has them'}, and name their "
-        "folder with --data-dir or GYROSCOPE_DATA. The task `digits` needs no download."
-    )

@@ -1,4 +1,4 @@
-"""Data in memory: one split for training, one for testing, each with its own preparation."""
+"""Data in memory: one split for training, one for testing, each with its own preparation. Batches of it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gyroscope._core import random_streams
 from gyroscope._core.errors import DataError
 
 Prepare = Callable[[Tensor, torch.Generator], Tensor]
-"""From stored inputs to the model's inputs, with randomness for augmentation."""
+"""Maps stored inputs to the model's inputs, with a generator for augmentation."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Inputs (N, ...) and targets (N, ...), kept as they are stored; `prepare` is applied to each batch taken.
+    """Inputs (N, ...) and targets (N, ...) as they are stored; `prepare` is applied to each batch.
 
-    Training and testing never share a split object, so an augmentation cannot leak into the test or get lost.
+    Training and testing never share a split, so an augmentation cannot leak into the test or get lost.
     """
 
     inputs: Tensor
@@ -43,7 +43,7 @@ class Split:
 
     @classmethod
     def of(cls, data: Split | tuple[Tensor, Tensor] | Any) -> Split:
-        """A split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
+        """Make a split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
         if isinstance(data, Split):
             return data
         if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
@@ -63,25 +63,21 @@ class Split:
 
 
 def deal(seed: int, step: int, workers: Iterable[int], samples: int, batch: int) -> Tensor:
-    """(workers, batch) sample numbers: each worker draws its batch uniformly, with replacement, from its own stream.
+    """Return (workers, batch) sample numbers: each worker draws uniformly, with replacement, from its own stream.
 
     Worker i's batch at step t depends on (seed, i, t) alone, however many other workers there are.
     """
-    stream = torch.Generator()
-    return torch.stack(
-        [
-            torch.randint(
-                samples, (batch,), generator=stream.manual_seed(random_streams.derive(seed, "batch", worker, step))
-            )
-            for worker in workers
-        ]
-    )
+    stream, drawn = torch.Generator(), []
+    for worker in workers:
+        stream.manual_seed(random_streams.derive(seed, "batch", worker, step))
+        drawn.append(torch.randint(samples, (batch,), generator=stream))
+    return torch.stack(drawn)
 
 
 def deal_from_one_pass(seed: int, step: int, workers: Iterable[int], count: int, samples: int, batch: int) -> Tensor:
-    """(workers, batch) sample numbers from a shuffled pass over the data that all `count` workers share.
+    """Return (workers, batch) sample numbers from a shuffled pass over the data that all `count` workers share.
 
-    Worker after worker and step after step takes the next `batch` of it, so no sample comes twice before all came once;
+    Each worker in turn takes the next `batch` samples, step after step, so no sample comes twice before all came once;
     then the next pass begins, shuffled anew.
     """
     places = torch.stack([(step * count + worker) * batch + torch.arange(batch) for worker in workers])
@@ -95,9 +91,9 @@ def deal_from_one_pass(seed: int, step: int, workers: Iterable[int], count: int,
 def deal_from_shards(
     seed: int, step: int, workers: Iterable[int], shards: Sequence[Tensor], batch: int, one_pass: bool = False
 ) -> Tensor:
-    """(workers, batch) sample numbers, each worker's from its own shard: `shards[i]` are the samples of worker i.
+    """Return (workers, batch) sample numbers, each worker's from its own shard: `shards[i]` are those of worker i.
 
-    Drawn uniformly with replacement, or with `one_pass` from shuffled passes over the shard, one after the other.
+    They are drawn uniformly with replacement, or with `one_pass` from shuffled passes over the shard.
     Worker i's batch depends on (seed, i, step) and on its shard alone.
     """
     batches = []

@@ -1,0 +1,121 @@
+"""Rewrite docs/performance.md after `gyroscope bench`, and copy its figure and its CSV files.
+
+    python -m benchmarks.pages.update_performance bench
+
+After `gyroscope bench distributed` the script replaces only that part.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.pages import DOCS, markers
+
+
+def main(folder: Path) -> None:
+    with (folder / "bench.csv").open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    here = machine(json.loads((folder / "machine.json").read_text(encoding="utf-8")))
+    profiles = (folder / "profile.txt").read_text(encoding="utf-8").split("\n\n")
+    served = [text for text in profiles if text.startswith("parameter server")]
+    others = [text for text in profiles if text not in served]
+    target = DOCS / "performance"
+    target.mkdir(exist_ok=True)
+    of_processes = [line for line in lines if line["part"] == "distributed"]
+    if of_processes:
+        parts = {"distributed": distributed(of_processes), "distributed machine": here, "server": block(served)}
+        markers.replace(DOCS / "performance.md", parts)
+        with (target / "distributed.csv").open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(of_processes[0]))
+            writer.writeheader()
+            writer.writerows(of_processes)
+    if len(of_processes) < len(lines):
+        parts = {"promises": promises(lines), "machine": here, "profile": block(others), "rules": rules(lines)}
+        markers.replace(DOCS / "performance.md", parts)
+        for name in ("bench.csv", "bench.png"):
+            shutil.copy(folder / name, target / name)
+
+
+def block(texts: list[str]) -> str:
+    return "```\n" + "\n\n".join(text.strip("\n") for text in texts) + "\n```"
+
+
+def distributed(lines: list[dict[str, str]]) -> str:
+    """Return each ratio at both sizes."""
+    sizes = list(dict.fromkeys(line["d"] for line in lines))
+    head = " | ".join(f"d = {int(d):,} | middle half | in ms" for d in sizes)
+    table = [f"| | what | {head} | at most |", "|---|---|" + "---:|---:|---:|" * len(sizes) + "---:|"]
+    for name in dict.fromkeys(line["what"] for line in lines):
+        found = [line for line in lines if line["what"] == name]
+        cells = [
+            f"{number(line['value'])} | {number(line['low'])} to {number(line['high'])} | "
+            f"{number(line['ours_ms'])} / {number(line['other_ms'])}"
+            for line in found
+        ]
+        limit = found[0]["limit"]
+        mark = "" if not limit else "✓" if all(line["holds"] == "True" for line in found) else "✗"
+        table.append(f"| {mark} | {name} | {' | '.join(cells)} | {number(limit) if limit else ''} |")
+    return "\n".join(table)
+
+
+def promises(lines: list[dict[str, str]]) -> str:
+    """Return the promised limits beside the measurements."""
+    table = ["| | what | measured | middle half of the passes | at most |", "|---|---|---:|---:|---:|"]
+    for line in lines:
+        if not line["limit"] or line["part"] == "distributed":  # which has a table of its own
+            continue
+        mark = "✓" if line["holds"] == "True" else "✗"
+        unit = "" if line["unit"] == "x" else f" {line['unit']}"
+        half = f"{number(line['low'])} to {number(line['high'])}" if line["low"] else ""
+        table.append(
+            f"| {mark} | {what(line)} | {number(line['value'])}{unit} | {half} | {number(line['limit'])}{unit} |"
+        )
+    return "\n".join(table)
+
+
+def rules(lines: list[dict[str, str]]) -> str:
+    """Return the milliseconds of everything, at both sizes, and as a multiple of the mean."""
+    sizes = list(dict.fromkeys((line["n"], line["d"]) for line in lines if line["part"] == "rules"))
+    times: dict[str, dict[tuple[str, str], float]] = {}
+    for line in lines:
+        if line["part"] == "rules":
+            name, _, other = line["what"].partition(" / ")
+            times.setdefault(name, {})[line["n"], line["d"]] = float(line["ours_ms"])
+            times.setdefault(other, {})[line["n"], line["d"]] = float(line["other_ms"])
+    head = " | ".join(f"({n}, {int(d):,}) | of the mean" for n, d in sizes)
+    table = [f"| | {head} |", "|---|" + "---:|---:|" * len(sizes)]
+    for name in sorted(times, key=lambda name: times[name].get(sizes[-1], 0)):
+        cells = [
+            f"{times[name][size]:,.2f} ms | {times[name][size] / times['torch.mean(dim=0)'][size]:.3g}x"
+            if size in times[name]
+            else "- | -"  # too slow there to be measured: see MOST_WORKERS
+            for size in sizes
+        ]
+        table.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(table)
+
+
+def machine(facts: dict[str, object]) -> str:
+    """Return the machine of the measurement in words."""
+    known = ("processor", "cores", "threads", "platform", "python", "torch", "numpy", "byzfl", "torchjd", "commit")
+    return (
+        "; ".join(f"{name} {facts.get(name)}" for name in known)
+        + f". Kernels were loaded from disk in {facts['kernels_ready_seconds']} s."
+    )
+
+
+def what(line: dict[str, str]) -> str:
+    size = f" at ({line['n']}, {int(line['d']):,})" if line["n"] and line["d"] else ""
+    return line["what"].replace("|", "\\|") + size
+
+
+def number(text: str) -> str:
+    return f"{float(text):,.3g}"
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,66 @@
+"""Rewrite docs/reproduction.md from a folder of runs, copy its figures and write its summary.csv.
+
+python -m benchmarks.pages.update_reproduction runs/paper
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+from benchmarks.pages import DOCS, markers
+from gyroscope.experiments import claims, results
+from gyroscope.report import paper_figures
+from gyroscope.report.page_data import table_lines
+from gyroscope.report.summary_tables import accuracy_table, write_csv
+
+FIGURES = (
+    "mnist-little-f_12",
+    "mnist-little-f_24",
+    "mnist-empire-f_12",
+    "mnist-empire-f_24",
+    "mnist-little-krum-f_12-lr_0.5-ratio",
+    "mnist-little-krum-f_12-lr_0.02-ratio",
+    "mnist-empire-krum-f_24-lr_0.5-ratio",
+    "mnist-little-krum-f_12-lr_0.5-straightness",
+    "mnist-little-krum-f_12-lr_0.02-straightness",
+    "cifar10-little-f_5",
+)
+
+
+def main(folder: Path) -> None:
+    runs = results.load(folder)
+    markers.replace(
+        DOCS / "reproduction.md", {"claims": claims_table(runs), "accuracies": accuracy_table(table_lines(runs))}
+    )
+    target = DOCS / "reproduction"
+    target.mkdir(exist_ok=True)
+    write_csv(runs, target / "summary.csv")
+    drawn = folder / "report" / "figures"
+    paper_figures.write_all(runs, drawn)
+    for name in FIGURES:
+        if (drawn / f"{name}.png").exists():
+            shutil.copy(drawn / f"{name}.png", target / f"{name}.png")
+
+
+def claims_table(runs: list[results.RunResult]) -> str:
+    """Return the claims as Markdown: the verdict first, the criterion and the place in the paper last."""
+    verdicts = claims.judge(claims.CLAIMS, runs)
+    counts = ", ".join(f"{sum(v.verdict == word for v in verdicts)} {word}" for word in claims.VERDICTS)
+    lines = [
+        f"Of {len(verdicts)} claims: {counts}.",
+        "",
+        "| | claim | paper | measured | criterion | where |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {claims.VERDICTS[v.verdict]} {v.verdict} | {v.statement} | {v.paper} | {v.measured} | {v.threshold} "
+        f"| {v.place} |"
+        for v in verdicts
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

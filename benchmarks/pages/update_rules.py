@@ -1,0 +1,76 @@
+"""Rewrite the tables of docs/rules.md from what the rules declare.
+
+python -m benchmarks.pages.update_rules
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from benchmarks.pages import DOCS, markers
+from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
+from gyroscope.rules.base import Property
+
+N, F = 25, 5
+"""The workers and Byzantine workers for which the tables show the guarantees' factors."""
+
+
+def parts() -> dict[str, str]:
+    """Return the tables of the page by the name of their marker."""
+    return {
+        "rules": rules(),
+        "properties": properties(),
+        "unsupported": unsupported(),
+        "preaggregations": preaggregations(),
+        "mixtures": mixtures(),
+    }
+
+
+def rules() -> str:
+    lines = ["| rule | what | needs | from |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {rule.summary} | {rule.needs} | {rule.paper} |" for name, rule in RULES.items()]
+    return "\n".join(lines)
+
+
+def preaggregations() -> str:
+    lines = ["| pre-aggregation | what | needs | a rule loses | from |", "|---|---|---|---|---|"]
+    for name, stage in PREAGGREGATIONS.items():
+        lost = "; ".join(f"{one} ({why})" for one, why in stage.unsupported.items()) or "-"
+        lines.append(f"| `{name}` | {stage.summary} | {stage.needs} | {lost} | {stage.paper} |")
+    return "\n".join(lines)
+
+
+def mixtures() -> str:
+    lines = ["| mixture | what |", "|---|---|"]
+    return "\n".join(lines + [f"| `{order}:RULE/RULE/...` | {summary} |" for order, summary in MIXTURES.items()])
+
+
+def properties() -> str:
+    wanted = get_args(Property)
+    lines = [f"| rule | guarantee | {' | '.join(wanted)} | reads |", "|---|---|" + ":-:|" * len(wanted) + "---|"]
+    for name, rule in RULES.items():
+        has = " | ".join("" if one in rule.unsupported else "✓" for one in wanted)
+        lines.append(f"| `{name}` | {guarantee(rule())} | {has} | {rule.reads} |")
+    return "\n".join(lines)
+
+
+def guarantee(rule: Rule) -> str:
+    """Return in a few words what the rule guarantees for any f rows."""
+    factor = rule.bound_factor(N, F)
+    return {
+        "range": "honest range" + (f", widened by {factor:.3g} of its width" if factor else ""),
+        "distance": f"within {factor:.3g} R of the honest mean",
+        "norm": f"no longer than {f'{factor:.3g} times ' if factor != 1 else ''}the longest honest row",
+        "finite": "finite",
+        "none": "none",
+    }[rule.guarantee]
+
+
+def unsupported() -> str:
+    lines = ["| rule | unsupported | because |", "|---|---|---|"]
+    lines += [f"| `{name}` | {one} | {why} |" for name, rule in RULES.items() for one, why in rule.unsupported.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    markers.replace(DOCS / "rules.md", parts())

@@ -1,0 +1,81 @@
+"""Write the claims and the accuracies as Markdown, and the accuracies as CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from gyroscope._core.files import write_atomically
+from gyroscope.experiments.claims import FAILS, HOLDS, VERDICTS, ClaimVerdict
+from gyroscope.experiments.results import RunResult
+from gyroscope.report import page_layout as layout
+from gyroscope.report import text_tables
+from gyroscope.report.page_data import table_lines
+from gyroscope.report.page_summary import Summary
+from gyroscope.runs.config import NO_ATTACK
+
+
+def write_markdown(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path) -> Path:
+    """Write the claims and the accuracy table in GitHub's Markdown."""
+    parts = ["# Report", f"{len(runs)} runs. Accuracies in percent, mean ± standard deviation over the seeds."]
+    if verdicts:
+        parts += ["## Claims", claims_table(verdicts)]
+    parts += ["## Accuracies", accuracy_table(table_lines(runs))]
+    write_atomically(path, ("\n\n".join(parts) + "\n").encode())
+    return path
+
+
+def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
+    """Return a line per claim, and above it how many hold."""
+    plurals = {HOLDS: "hold", FAILS: "do not hold"}
+    counts = {word: sum(v.verdict == word for v in verdicts) for word in VERDICTS}
+    text = ", ".join(f"{n} {word if n == 1 else plurals.get(word, word)}" for word, n in counts.items())
+    header = ["verdict", "claim", "statement", "where", "quantity", "paper", "criterion", "measured", "note"]
+    rows = [
+        [f"{VERDICTS[v.verdict]} {v.verdict}", v.id, v.statement, v.place, v.quantity, v.paper, v.threshold, v.measured,
+         v.note]
+        for v in verdicts
+    ]  # fmt: skip
+    return f"{len(verdicts)} claims: {text}.\n\n{text_tables.markdown_table(header, rows, escape=True)}"
+
+
+def accuracy_table(lines: Sequence[Summary]) -> str:
+    """Return a line per setup, in the paper's order."""
+    fields = layout.varying(line.setup for line in lines)
+    right = ("maximum (%)", "final (%)", "drop (points)", "seeds")
+    header = ["task", "attack", "f", "lr", "momentum", "rule", *fields, *right, "status"]
+    rows = []
+    for line in lines:
+        c = line.setup.config
+        attack = "–" if c.attack == NO_ATTACK else c.attack
+        settings = [c.task, attack, str(c.byzantine), layout.rate_text(c.lr), c.momentum, c.rule]
+        settings += [str(getattr(c, field)) for field in fields]
+        seeds = str(len(set(line.setup.seeds)))
+        rows.append([*settings, str(line.best), str(line.final), line.drop_text, seeds, line.status])
+    return text_tables.markdown_table(header, rows, right=("f", *right), escape=True)
+
+
+def write_csv(runs: Sequence[RunResult], path: Path) -> Path:
+    """Write a row per setup: its configuration, the number of seeds, and the results. Accuracies are fractions."""
+    rows = [_csv_row(line) for line in table_lines(runs)]
+    return text_tables.write_csv(path, [*(row.keys() for row in rows[:1]), *(row.values() for row in rows)])
+
+
+def _csv_row(line: Summary) -> dict[str, object]:
+    settings = {key: value for key, value in line.setup.config.experiment().items() if key != "seed"}
+    return {
+        **settings,
+        "seeds": len(set(line.setup.seeds)),
+        "max_accuracy_mean": _fraction(line.best.mean),
+        "max_accuracy_std": _fraction(line.best.deviation),
+        "final_accuracy_mean": _fraction(line.final.mean),
+        "final_accuracy_std": _fraction(line.final.deviation),
+        "drop_points": "" if math.isnan(line.drop) else f"{line.drop:.4f}",
+        "complete": len(line.setup.runs) - line.diverged,
+        "diverged": line.diverged,
+    }
+
+
+def _fraction(percent: float) -> str:
+    return "" if math.isnan(percent) else f"{percent / 100:.6f}"
