@@ -57,18 +57,18 @@ def names_the_nearest(cls: type[ConfigClass]) -> type[ConfigClass]:
     def init(self: ConfigClass, *values: Any, **named: Any) -> None:
         for key in named:
             if key not in known:
-                _refuse_key(key, known)
+                _refuse_key(cls, key, known)
         fill(self, *values, **named)
 
     setattr(cls, "__init__", init)  # noqa: B010  # an assignment would have to have the same signature
     return cls
 
 
-def _refuse_key(key: str, known: list[str]) -> None:
+def _refuse_key(cls: type[Any], key: str, known: list[str]) -> None:
     from gyroscope.runs.variants import variants
 
     for variant in variants():
-        if key in variant.extra_fields():
+        if key in variant.extra_fields() and issubclass(cls, Config):
             raise ConfigError(_of_a_variant(key, variant.config))
     raise UnknownNameError("configuration key", key, known)
 

@@ -151,16 +151,16 @@ class SimulatedWorkers:
             noise = self.seed, step, workers.start
             losses.append(self.gradients(inputs, targets, noise, self.transform(), own))
             clock.lap("gradients")
-        self.present = self.finite_rows(rows)
-        if self.present is not None:  # one sample that is not finite would stay in the running statistics for ever
+        finite = self.finite_rows(rows)
+        self.present = present_among(finite)
+        if not bool(finite.all()):  # one sample that is not finite would stay in the running statistics for ever
             restore_buffers(self.model, buffers)
         return torch.cat(losses), rows
 
-    def finite_rows(self, rows: Tensor) -> Tensor | None:
-        """Return the numbers of the finite rows; None for all of them, and where there is none."""
+    def finite_rows(self, rows: Tensor) -> Tensor:
+        """Return (h,): which rows are finite."""
         # Clipping makes NaN of all of a row that is not finite, so that one column tells.
-        finite = (rows if self.clip == math.inf else rows[:, :1]).sum(dim=1).isfinite()
-        return finite.nonzero().flatten() if 0 < int(finite.sum()) < len(rows) else None
+        return (rows if self.clip == math.inf else rows[:, :1]).sum(dim=1).isfinite()
 
     def state(self) -> dict[str, Tensor]:
         return {}  # their batches come from stateless streams, and their momentum is the placement's
@@ -200,6 +200,11 @@ class SimulatedWorkers:
         norm = torch.linalg.vector_norm(self.parameters)
         unit = self.parameters / norm.clamp_min(torch.finfo(norm.dtype).tiny)
         return GradientTransform(unit.mul_(self.l2**2), self.clip)
+
+
+def present_among(finite: Tensor) -> Tensor | None:
+    """Return the numbers of the rows to measure and attack: the finite ones; None for all, and where there is none."""
+    return finite.nonzero().flatten() if 0 < int(finite.sum()) < len(finite) else None
 
 
 def restore_buffers(model: nn.Module, before: list[Tensor]) -> None:

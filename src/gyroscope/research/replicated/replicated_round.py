@@ -21,7 +21,7 @@ from gyroscope.research.replicated.model_exchange import ModelExchange, median
 from gyroscope.research.replicated.servers import Servers
 from gyroscope.rules import Aggregate
 from gyroscope.simulation.round import Round, RoundConfig, RoundState, present_rows
-from gyroscope.simulation.workers import SimulatedWorkers
+from gyroscope.simulation.workers import SimulatedWorkers, present_among
 
 OwnGradients = Callable[[bool], Tensor]
 
@@ -89,7 +89,7 @@ def _sample(
         workers.parameters.copy_(model)
         row = state.gradients[worker : worker + 1]
         losses.append(workers.alone(worker).sample(step, out=row, clock=clock)[0])
-    workers.present = workers.finite_rows(state.gradients)
+    workers.present = present_among(workers.finite_rows(state.gradients))
     return torch.cat(losses)
 
 
