@@ -76,7 +76,7 @@ def _refuse_key(cls: type[Any], key: str, known: list[str]) -> None:
 def _of_a_variant(what: str, kind: type[Any]) -> str:
     return (
         f"{what} belongs to {kind.__name__}, a kind of run of its own since version 0.2: use "
-        f"`from {kind.__module__.rpartition('.')[0]} import {kind.__name__}` in place of Config"
+        f"`from {kind.__module__.rpartition('.')[0] or kind.__module__} import {kind.__name__}` in place of Config"
     )
 
 

@@ -67,8 +67,10 @@ def config_class(default: type[Config], values: Mapping[str, Any]) -> tuple[type
         )
     kind = asked[0].config if asked else default
     known = {field.name for field in dataclasses.fields(kind)}
-    others = {name for variant in variants() for name in variant.extra_fields()} - known
-    return kind, {name: value for name, value in values.items() if name not in others}
+    unused = {name: field.default for variant in variants() for name, field in variant.extra_fields().items()}
+    return kind, {
+        name: value for name, value in values.items() if name in known or name not in unused or value != unused[name]
+    }
 
 
 def run_class(config: Config) -> type[Run]:

@@ -56,7 +56,7 @@ SERVERS = {"servers": 6, "byzantine_servers": 1, "server_attack": "sign-flip"}
         ({**SERVERS, "declared_byzantine": 2, "rule": "bulyan"}, InfeasibleError, "Bulyan needs"),
         ({**SERVERS, "momentum": "server-kept"}, ConfigError, "use workers or server or none"),
         ({**SERVERS, "rule": "fltrust", "trusted": 20}, ConfigError, "use another rule"),
-        ({**SERVERS, "adapt": "mu"}, ConfigError, "two kinds of runs .* leave out adapt or leave out servers, byzantine_servers"),
+        ({**SERVERS, "adapt": "mu"}, ConfigError, "two kinds of runs .* leave out adapt or leave out servers, byz"),
         ({**SERVERS, "server_attack": "none"}, ConfigError, "or neither"),
         ({**SERVERS, "byzantine_servers": 0}, ConfigError, "or neither"),
         ({**SERVERS, "declared_byzantine_servers": 0}, ConfigError, "declare 1"),
