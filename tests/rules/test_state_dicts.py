@@ -70,7 +70,7 @@ def test_a_mapping_gives_names_to_the_report() -> None:
 def test_rows_that_are_not_finite_are_left_to_the_rule(rule: str, bad: float) -> None:
     result = aggregate([*FIVE[:4], one(bad, [1, 1], 8)], rule, f=1)
     assert all(value.isfinite().all() for value in result.state_dict.values())
-    assert result.report.participants[4].distance == INF and result.report.left_out == []
+    assert result.report.participants[4].distance == INF and 4 in result.report.left_out
     assert 1 <= float(result.state_dict["a"]) <= 4
 
 
@@ -119,6 +119,13 @@ def test_a_rule_that_cannot_do_without_a_participant_says_so() -> None:
     with pytest.raises(RowsError, match=r"\(3: it lacks 'a', .*the rule monna:pivot=3 trusts that participant"):
         aggregate([*FIVE[:3], {}, FIVE[3]], "monna:pivot=3", f=1)
     assert aggregate([*FIVE[:3], {}, FIVE[3]], "monna:pivot=2", f=1).report.left_out == [3]
+
+
+def test_a_rule_that_selects_says_whom_it_left_out() -> None:
+    far = {key: value + 1e6 if value.is_floating_point() else value for key, value in FIVE[0].items()}
+    report = aggregate([*FIVE, far], "krum", f=1).report
+    assert 5 in report.left_out and 0 < len(report.left_out) < 6
+    assert all(report.participants[number].share == 0 for number in report.left_out)
 
 
 def test_integers_and_booleans_take_the_lower_median_of_those_that_fit() -> None:

@@ -60,8 +60,8 @@ class AggregationReport:
 
     @property
     def left_out(self) -> list[int | str]:
-        """The participants whose state dicts do not fit."""
-        return [participant.name for participant in self.participants if participant.problem]
+        """The participants that do not fit, hold a NaN or an infinity, or got no share from the rule."""
+        return [one.name for one in self.participants if one.problem or one.distance == math.inf or one.share == 0]
 
 
 @dataclasses.dataclass(frozen=True)
