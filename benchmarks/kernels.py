@@ -74,11 +74,13 @@ def table(shape: tuple[int, int], repeats: int) -> None:
     chosen = list(range(n - f - 2))
     plain = ("index_select and mean", lambda: rows.index_select(0, torch.tensor(chosen)).mean(dim=0))
     compare(("mean of chosen rows", lambda: _kernels.mean_of(rows, chosen)), plain, "", repeats)
-    compare(("distances", lambda: _kernels.distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats)
-    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean", mean), "", repeats)
-    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean and deviation", deviation), "", few)
-    compare(("moments with std", lambda: _kernels.column_moments(rows, std=True)), ("mean", mean), "", repeats)
-    compare(("9 vectors, 36 products", lambda: _kernels.gram(list(rows[:9]))), ("mean", mean), "", repeats)
+    compare(
+        ("squared distances", lambda: _kernels.squared_distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats
+    )
+    compare(("moments", lambda: _kernels.moments(rows)), ("mean", mean), "", repeats)
+    compare(("moments", lambda: _kernels.moments(rows)), ("mean and deviation", deviation), "", few)
+    compare(("moments with std", lambda: _kernels.moments(rows, std=True)), ("mean", mean), "", repeats)
+    compare(("9 vectors, 36 products", lambda: _kernels.products(list(rows[:9]))), ("mean", mean), "", repeats)
 
 
 def growth(repeats: int) -> None:
@@ -89,7 +91,7 @@ def growth(repeats: int) -> None:
         rows = torch.randn(n, 100_000)
         functions = {
             "median": functools.partial(_kernels.median, rows),
-            "all": functools.partial(_kernels.distances, rows),
+            "all": functools.partial(_kernels.squared_distances, rows),
         }
         times = {name: min(values) * 1e4 for name, values in interleaved(functions, repeats).items()}
         logarithmic = times["median"] / n / math.log2(n) ** 2

@@ -56,8 +56,8 @@ def gradients(h: int, b: int, widths: list[int], seed: int, dtype: torch.dtype) 
 def naive_rows(layers: list[_kernels.Gradient]) -> tuple[Tensor, Tensor]:
     """The gradients in float64, and the same of all magnitudes: what rounding errors are measured by."""
     exact, magnitudes = [], []
-    for slopes, given_, has_bias in layers:
-        for target, of in ((exact, slopes.double()), (magnitudes, slopes.double().abs())):
+    for grad_output, given_, has_bias in layers:
+        for target, of in ((exact, grad_output.double()), (magnitudes, grad_output.double().abs())):
             target.append(
                 (of.transpose(1, 2) @ (given_.double() if target is exact else given_.double().abs())).flatten(1)
             )
@@ -98,13 +98,13 @@ def test_picked_samples_are_read_where_they_lie(
     source = fill(kept, n, seed, "normal", dtype)
     picked = IndexedBatch(source, torch.randint(kept, (h, b), generator=torch.Generator().manual_seed(seed)))
     source[torch.isin(torch.arange(kept), picked.index, invert=True)] = torch.nan
-    weight, slopes = fill(m, n, seed + 1, "normal", dtype), fill(h * b, m, seed + 2, "normal", dtype).view(h, b, m)
+    weight, grad_output = fill(m, n, seed + 1, "normal", dtype), fill(h * b, m, seed + 2, "normal", dtype).view(h, b, m)
     layer = _kernels.Layer(weight, weight[:, 0])
     assert torch.equal(_kernels.linear(picked, layer), _kernels.linear(picked.gather().flatten(0, 1), layer))
     rows = torch.empty(2, h, 2 * m * n + m, dtype=dtype)
-    more = _kernels.Gradient(slopes, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
+    more = _kernels.Gradient(grad_output, fill(h * b, n, seed + 3, "normal", dtype).view(h, b, n), False)
     for out, given_ in zip(rows, (picked, picked.gather()), strict=True):
-        _kernels.gradient_rows([more, _kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+        _kernels.gradient_rows([more, _kernels.Gradient(grad_output, given_, True)], None, math.inf, out)
     assert torch.equal(rows[0], rows[1])
 
 
@@ -143,14 +143,14 @@ def test_picked_is_what_an_index_gives() -> None:
 def by_autograd(
     inputs: Tensor, layers: list[tuple[Tensor, Tensor | None]], targets: Tensor, shares: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses, hidden values, and the slopes of both layers' outputs, as torch finds them."""
+    """Return losses, hidden values, and the gradients of both layers' outputs, as torch computes them."""
     first = torch.nn.functional.linear(inputs, *layers[0]).requires_grad_()
     hidden = first.relu()
     last = torch.nn.functional.linear(hidden, *layers[1])
     losses = torch.nn.functional.cross_entropy(last, targets, reduction="none")
     weighed = losses.view(len(shares), -1).sum(dim=1) * shares
-    slopes = torch.autograd.grad(weighed.sum(), (first, last))
-    return losses.detach(), hidden.detach(), *slopes
+    gradients = torch.autograd.grad(weighed.sum(), (first, last))
+    return losses.detach(), hidden.detach(), *gradients
 
 
 @settings(max_examples=150, deadline=None)
@@ -175,7 +175,7 @@ def test_classify_is_forward_and_backward(
     layer = _kernels.Layer(*weights[0])
     found = _kernels.classify(picked, layer, *weights[1], targets, shares)
     double = [(weight.double(), None if bias is None else bias.double()) for weight, bias in weights]
-    losses, hidden, hidden_slopes, slopes = by_autograd(inputs.double(), double, targets, shares.double())
+    losses, hidden, grad_preactivation, grad_logits = by_autograd(inputs.double(), double, targets, shares.double())
     # Errors of the sums, and what exp and the layers make of them.
     eps, most = torch.finfo(dtype).eps, 1 + float(hidden.abs().max())
     spread = 8 * eps * (n + m) * most * (1 + float(double[1][0].abs().max()) * m)
@@ -184,10 +184,12 @@ def test_classify_is_forward_and_backward(
     assert found.losses.dtype == dtype and (found.losses[targets == -100] == 0).all()
     torch.testing.assert_close(found.losses.double(), losses, rtol=spread, atol=spread)
     torch.testing.assert_close(found.hidden, _kernels.linear(inputs, layer).relu(), rtol=0, atol=0)
-    torch.testing.assert_close(found.slopes.double(), slopes, rtol=spread, atol=spread)
+    torch.testing.assert_close(found.grad_logits.double(), grad_logits, rtol=spread, atol=spread)
     alive = (hidden > 0) == (found.hidden > 0)  # what lies on the edge may fall on either side
     reach = spread * (1 + float(double[1][0].abs().sum()))
-    torch.testing.assert_close(found.hidden_slopes.double()[alive], hidden_slopes[alive], rtol=reach, atol=reach)
+    torch.testing.assert_close(
+        found.grad_preactivation.double()[alive], grad_preactivation[alive], rtol=reach, atol=reach
+    )
     # To the last bit, whatever is computed beside it.
     for worker in range(h):
         own = slice(worker * b, (worker + 1) * b)
@@ -205,10 +207,10 @@ def test_what_is_not_finite_is_classified_like_torch_does(strange: float) -> Non
         inputs, (first, _), (last, bias) = torch.randn(30, 5), *[(w.clone(), b.clone()) for w, b in weights]
         (inputs, first, last)[where][2, 3] = strange
         found = _kernels.classify(inputs, _kernels.Layer(first, weights[0][1]), last, bias, targets, shares)
-        losses, hidden, hidden_slopes, slopes = by_autograd(
+        losses, hidden, grad_preactivation, grad_logits = by_autograd(
             inputs, [(first, weights[0][1]), (last, bias)], targets, shares
         )
-        for ours, theirs in zip(found, (losses, hidden, hidden_slopes, slopes), strict=True):
+        for ours, theirs in zip(found, (losses, hidden, grad_preactivation, grad_logits), strict=True):
             assert torch.equal(ours.isnan(), theirs.isnan())
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5, equal_nan=True)
 
@@ -247,11 +249,11 @@ def test_what_cannot_be_classified_is_an_error_or_torchs_to_do(monkeypatch: pyte
 
 def test_a_large_layer_in_pieces_is_the_same_on_one_thread_and_on_two() -> None:
     inputs, weight = fill(900, 784, 1, "normal", torch.float32), fill(100, 784, 2, "normal", torch.float32)
-    slopes, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
+    grad_output, into = fill(900, 100, 3, "normal", torch.float32).view(9, 100, 100), torch.empty(2, 9, 78_500)
     order = torch.randperm(900, generator=torch.Generator().manual_seed(4))
     picked = IndexedBatch(inputs[order.argsort()], order.view(9, 100))
     assert torch.equal(picked.gather().flatten(0, 1), inputs)
-    layer = _kernels.Gradient(slopes, picked, True)
+    layer = _kernels.Gradient(grad_output, picked, True)
     threads, results = torch.get_num_threads(), []
     try:
         for number in (1, 2):
@@ -272,9 +274,9 @@ def test_what_is_not_finite_stays_where_it_is(strange: float) -> None:
     assert torch.equal(
         _kernels.linear(inputs, _kernels.Layer(weight, None)).isfinite().all(dim=1), torch.arange(7) != 3
     )
-    slopes, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 100)
+    grad_output, out = torch.full((3, 7, 5), 2.0), torch.empty(3, 100)
     given_ = inputs.repeat(3, 1, 1).index_fill(0, torch.tensor([0, 2]), 1.0)
-    _kernels.gradient_rows([_kernels.Gradient(slopes, given_, True)], None, math.inf, out)
+    _kernels.gradient_rows([_kernels.Gradient(grad_output, given_, True)], None, math.inf, out)
     finite = torch.ones(3, 100, dtype=torch.bool)
     finite[1, 5:95:19] = False
     assert torch.equal(out.isfinite(), finite)
@@ -300,16 +302,16 @@ def test_wrong_shapes_are_torchs_errors_and_never_reach_memory(monkeypatch: pyte
 
 
 def test_rows_that_do_not_fit_their_layers_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    slopes, given_, shift = torch.randn(2, 5, 3), torch.randn(2, 5, 4), torch.zeros(12)
-    layer, double = _kernels.Gradient(slopes, given_, False), torch.empty(2, 12, dtype=torch.float64)
-    nobody = _kernels.Gradient(slopes[:, :0], given_[:, :0], False)
+    grad_output, given_, shift = torch.randn(2, 5, 3), torch.randn(2, 5, 4), torch.zeros(12)
+    layer, double = _kernels.Gradient(grad_output, given_, False), torch.empty(2, 12, dtype=torch.float64)
+    nobody = _kernels.Gradient(grad_output[:, :0], given_[:, :0], False)
     wrong: list[tuple[list[_kernels.Gradient], Tensor | None, Tensor]] = [
         ([layer], shift, torch.empty(2, 11)), ([layer], shift, torch.empty(2, 13)), ([layer], None, torch.empty(1, 12)),
         ([layer], None, torch.empty(3, 12)), ([layer], None, double), ([layer], shift[1:], torch.empty(2, 12)),
         ([layer], shift.double(), torch.empty(2, 12)), ([], None, torch.empty(2, 0)),
         ([nobody], None, torch.empty(2, 12)),
-        ([layer, _kernels.Gradient(slopes[:1], given_[:1], False)], None, torch.empty(2, 24)),
-        ([_kernels.Gradient(slopes, given_[:, :4], False)], None, torch.empty(2, 12)),
+        ([layer, _kernels.Gradient(grad_output[:1], given_[:1], False)], None, torch.empty(2, 24)),
+        ([_kernels.Gradient(grad_output, given_[:, :4], False)], None, torch.empty(2, 12)),
     ]  # fmt: skip
     for fast in (True, False):
         monkeypatch.setattr(linear_layers, "_fast_here", lambda fast=fast: fast)
@@ -337,8 +339,8 @@ def test_training_and_evaluation_reach_the_kernels(monkeypatch: pytest.MonkeyPat
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)), (inputs, targets),
         (inputs, targets), loss=nn.functional.cross_entropy,
     )  # fmt: skip
-    taken = IndexedBatch.taken
-    monkeypatch.setattr(IndexedBatch, "taken", lambda self: (calls.append(str(self.source.dtype)), taken(self))[1])
+    gather = IndexedBatch.gather
+    monkeypatch.setattr(IndexedBatch, "gather", lambda self: (calls.append(str(self.source.dtype)), gather(self))[1])
     gy.train(gy.Config(workers=3, batch=2, steps=1, threads=1, lr=0.1, evaluate_every=1), task=task)
     # A step: forward and backward, all layers' gradients. Two evaluations: both layers' outputs.
     assert (calls.count("classify"), calls.count("gradient_rows"), calls.count("linear")) == (1, 1, 2 * 2)

@@ -12,7 +12,7 @@ import pytest
 from gyroscope._linalg._kernels import networks
 
 
-def run(plan: networks.Plan, values: list[int]) -> list[int]:
+def run(plan: networks.ComparatorNetwork, values: list[int]) -> list[int]:
     values = list(values)
     for start, size in plan.leaves:
         values[start : start + size] = sorted(values[start : start + size])
@@ -24,7 +24,7 @@ def run(plan: networks.Plan, values: list[int]) -> list[int]:
     return values
 
 
-def comparators(plan: networks.Plan) -> int:
+def comparators(plan: networks.ComparatorNetwork) -> int:
     return sum(len(networks.small_merge(int(left), int(right))[0]) for _, left, right in plan.merges)
 
 

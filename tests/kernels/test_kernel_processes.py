@@ -22,10 +22,10 @@ from gyroscope._linalg._kernels import threads
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "median": _kernels.median,
     "mean_around_median": lambda matrix: _kernels.mean_around_median(matrix, 5),
-    "distances": _kernels.distances,
-    "moments": lambda matrix: _kernels.column_moments(matrix).mean,
-    "squares": lambda matrix: torch.tensor(_kernels.column_moments(matrix).squares, dtype=torch.float64),
-    "gram": lambda matrix: _kernels.gram(list(matrix)).dots,
+    "squared_distances": _kernels.squared_distances,
+    "moments": lambda matrix: _kernels.moments(matrix).mean,
+    "squares": lambda matrix: torch.tensor(_kernels.moments(matrix).squares, dtype=torch.float64),
+    "products": lambda matrix: torch.tensor(_kernels.products(list(matrix)).dots, dtype=torch.float64),
 }
 
 
@@ -105,7 +105,7 @@ def test_called_from_several_threads_at_once(matrix: Tensor) -> None:
 
 def _results(values: NDArray[np.float32]) -> list[bytes]:
     matrix = torch.from_numpy(values)
-    return [result.numpy().tobytes() for result in (_kernels.median(matrix), _kernels.distances(matrix))]
+    return [result.numpy().tobytes() for result in (_kernels.median(matrix), _kernels.squared_distances(matrix))]
 
 
 def _child(connection: Connection, values: NDArray[np.float32]) -> None:
@@ -165,6 +165,6 @@ def test_where_nothing_can_be_kept_it_still_compiles() -> None:
 
 
 def test_a_change_in_any_source_is_noticed() -> None:
-    from gyroscope._linalg._kernels.compiled import build, selections
+    from gyroscope._linalg._kernels.compiled import build, selection_loops
 
-    assert build._DIGEST in selections.columns.__qualname__
+    assert build._DIGEST in selection_loops.columns.__qualname__

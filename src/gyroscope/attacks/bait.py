@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.attacks.base import AttackContext
 from gyroscope.rules.krum import Krum, Scoring
 
@@ -33,7 +33,7 @@ class Bait:
         self.linear = away @ direction
         self.square = torch.dot(direction, direction)
         self.table = torch.zeros(self.n, self.n, dtype=torch.float64, device=honest.device)
-        self.table[: self.h, : self.h] = matrix.squared_distances(honest)
+        self.table[: self.h, : self.h] = squared_distances(honest)
 
     def taken(self, length: float) -> bool:
         """Whether the row that Krum ranks first is Byzantine: then all copies of it rank before the honest rows."""

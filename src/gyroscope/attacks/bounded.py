@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
 
@@ -60,4 +60,4 @@ def against(direction: Direction, honest: Tensor, mean: Tensor) -> Tensor:
 
 def distances_between(honest: Tensor) -> Tensor:
     """(h, h): squared distances, in float64."""
-    return matrix.squared_distances(honest)
+    return squared_distances(honest)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.attacks.bait import Bait
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 from gyroscope.attacks.scaled import at_unit_scale, back
@@ -68,7 +68,7 @@ class FangKrum(Attack):
 def upper_bound(honest: Tensor, f: int) -> float:
     """Theorem 1's bound on lambda."""
     h, d = honest.shape
-    nearest = matrix.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
+    nearest = squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
     spread = float(nearest.sum(dim=1).min()) / (max(1, h - f - 1) * d)
     longest = float(torch.linalg.vector_norm(honest, dim=1).max())
     return math.sqrt(spread) + longest / math.sqrt(d)

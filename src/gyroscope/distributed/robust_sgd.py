@@ -18,6 +18,8 @@ from gyroscope import momentum as placements
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
+from gyroscope._linalg.flat_parameters import split_like
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.rules import Rule, RuleContext, RuleState
 
@@ -203,14 +205,14 @@ class RobustSGD(torch.optim.Optimizer):
             table = None
             if self.rule.reads == "distances":
                 # Padding is zero in every row, so it adds nothing to any distance.
-                table = self._exchange.total(matrix.squared_distances(columns))
+                table = self._exchange.total(squared_distances(columns))
             aggregate = self.rule.on_columns(columns, self.f, table)
             vector = self._exchange.joined(aggregate.vector)
         self.last_weight = aggregate.weight
         return vector
 
     def _update(self, direction: Tensor) -> None:
-        pieces = matrix.split_like(direction[: self._width], self._parameters)
+        pieces = split_like(direction[: self._width], self._parameters)
         for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
             parameter.sub_(piece, alpha=float(group["lr"]))
 
@@ -242,10 +244,10 @@ class RobustSGD(torch.optim.Optimizer):
         self._width = sum(parameter.numel() for parameter in parameters)
         self._rule_memory = {}  # of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
-        self._pieces = matrix.split_like(self._row[: self._width], parameters)
+        self._pieces = split_like(self._row[: self._width], parameters)
         self._memory = self._placement.init(self._row.unsqueeze(0))
         for name, values in self._memory.items():
-            places = matrix.split_like(values.view(-1)[: self._width], parameters)
+            places = split_like(values.view(-1)[: self._width], parameters)
             for parameter, place in zip(parameters, places, strict=True):
                 saved = self.state[parameter].get(name)
                 if saved is not None:

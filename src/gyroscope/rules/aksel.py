@@ -9,7 +9,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg import order_statistics
+from gyroscope._linalg.distances import squared_distances_to
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.selection import mean_of_best
 
@@ -52,5 +53,5 @@ class Aksel(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
-        squares = matrix.squared_distances_to(rows, order_statistics.median(rows))
+        squares = squared_distances_to(rows, order_statistics.median(rows))
         return mean_of_best(rows, squares, (n + 1) // 2 if self.keep == "half" else n - f)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from gyroscope._core import theory
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg import order_statistics
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.krum import Krum, Neighbours, Scoring, check_m
 
@@ -83,7 +84,7 @@ class Bulyan(Rule):
         check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         shares = self._selections(table, f)

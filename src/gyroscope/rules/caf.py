@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
@@ -61,7 +61,7 @@ class CAF(Rule):
         return math.sqrt(excess * n / (n - 2 * f)) + math.sqrt(excess * f / (n - f)) + math.sqrt(f / (n - 2 * f))
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         shares = filtered(spectral.table_of(table), f)

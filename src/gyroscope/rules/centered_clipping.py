@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import blockwise, matrix, order_statistics
+from gyroscope._linalg import blockwise, order_statistics
+from gyroscope._linalg.distances import squared_distances_to
 from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
@@ -79,7 +80,7 @@ class CenteredClipping(ContextualRule):
 
     def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        distances = matrix.squared_distances_to(rows, centre).sqrt_()
+        distances = squared_distances_to(rows, centre).sqrt_()
         radius = distances.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
         # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 where there is no x_i.
         clipped = torch.where(distances > radius, radius / distances, torch.ones_like(distances))

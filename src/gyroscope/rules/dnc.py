@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
@@ -83,7 +84,7 @@ class DnC(ContextualRule):
             if drawn:
                 places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
                 part = rows.index_select(1, places.to(rows.device))
-            table = spectral.table_of(matrix.squared_distances(part))
+            table = spectral.table_of(squared_distances(part))
             survived[kept(table, finite.nonzero()[0], self._dropped(f))] += 1
         chosen = (survived == survived.max()).nonzero()[0]
         return Aggregate(_mean(rows, torch.from_numpy(chosen)), spectral.shares_of(n, chosen, rows.device)), {}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import spectral
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
@@ -121,7 +121,7 @@ class _Arrows:
 
     def cosine_distances(self) -> spectral.Array:
         """(n, n): 1 - cosine; inf for a row that is not finite."""
-        parts = [spectral.table_of(matrix.squared_distances(units)) for units in self.units()]
+        parts = [spectral.table_of(squared_distances(units)) for units in self.units()]
         table = np.sum(parts, axis=0) / 2
         table[table < self.same] = 0
         zero = (self.lengths == 0).cpu().numpy()

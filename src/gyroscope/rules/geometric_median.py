@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg.distances import squared_distances_to
 from gyroscope.rules import weiszfeld
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -67,7 +68,7 @@ class GeometricMedian(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n, d = rows.shape
         center = order_statistics.median(rows)
-        lengths = matrix.squared_distances_to(rows, center).sqrt_()
+        lengths = squared_distances_to(rows, center).sqrt_()
         (kept,) = lengths.isfinite().nonzero(as_tuple=True)
         if len(kept) < n - f:
             return Aggregate(rows.new_full((d,), torch.nan), None)

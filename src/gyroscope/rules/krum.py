@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gyroscope._core import theory
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
 from gyroscope.rules.selection import mean_of_best
@@ -118,7 +118,7 @@ class Krum(Rule):
             check_m(type(self).__name__, self.m, n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         n = rows.shape[0]

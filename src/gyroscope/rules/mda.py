@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.diameter import smallest_diameter
 from gyroscope.rules.selection import mean_of
@@ -48,7 +48,7 @@ class MDA(Rule):
         return 1 + 2 * f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         chosen = smallest_diameter(table.tolist(), rows.shape[0] - f)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances_to
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.selection import mean_of_best
 
@@ -56,7 +56,7 @@ class MoNNA(Rule):
             raise ConfigError(f"MoNNA's pivot must be one of the workers 0 to {n - 1}, got {self.pivot}")
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self._nearest(rows, f, matrix.squared_distances_to(rows, rows[self.pivot]))
+        return self._nearest(rows, f, squared_distances_to(rows, rows[self.pivot]))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         return self._nearest(rows, f, table[self.pivot])

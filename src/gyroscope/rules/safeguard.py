@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import blockwise, matrix
+from gyroscope._linalg import blockwise
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
@@ -84,7 +85,7 @@ class SafeGuard(ContextualRule):
         """Who is near the central one of those that are present."""
         n = sums.shape[0]
         together = present.unsqueeze(0) & present.unsqueeze(1)
-        table = matrix.squared_distances(sums).masked_fill(~together, torch.inf)
+        table = squared_distances(sums).masked_fill(~together, torch.inf)
         radii = table.sort(dim=1).values[:, n // 2]
         central = radii.argmin()
         from_it = table.index_select(0, central.unsqueeze(0))[0]

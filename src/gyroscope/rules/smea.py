@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import spectral, subsets
 from gyroscope.rules.base import Aggregate, Rule
 from gyroscope.rules.median import Median
@@ -63,7 +63,7 @@ class SMEA(Rule):
         return 2 * math.sqrt(f / (n - 2 * f))
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, squared_distances(rows))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         chosen = subsets.smallest_scatter(spectral.table_of(table), rows.shape[0] - f, self.limit)

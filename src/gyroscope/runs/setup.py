@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gyroscope._core import random_streams
-from gyroscope._linalg import matrix
+from gyroscope._linalg.flat_parameters import attach
 from gyroscope.simulation import tasks
 from gyroscope.runs.config import Config
 from gyroscope.simulation.data import shards
@@ -35,7 +35,7 @@ def simulated_workers(config: Config, task: tasks.Task, only: int | None = None)
         model,
         task.loss,
         train.to(device),
-        matrix.attach(model),
+        attach(model),
         count=config.workers - config.byzantine if only is None else 1,
         first=only or 0,
         batch=config.batch,

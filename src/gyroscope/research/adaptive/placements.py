@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import theory
-from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg import order_statistics
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.momentum.base import State
 from gyroscope.momentum.kept import ServerKept
 
@@ -93,7 +94,7 @@ def robust_deviation(rows: Tensor) -> float:
     n = rows.shape[0]
     if n == 1:
         return 0.0
-    table = matrix.squared_distances(rows)
+    table = squared_distances(rows)
     table.fill_diagonal_(math.inf)  # a row is not among its own neighbours
     middle = table.sort(dim=1).values[:, (n - 2) // 2]
     return math.sqrt(float(middle.sort().values[(n - 1) // 2]) / 2)

@@ -1,1 +1,1 @@
-"""What numba compiles. Only these modules import it, and only when a kernel is called."""
+"""The functions that numba compiles. Only these modules import numba, and only when a kernel is called."""

@@ -1,4 +1,4 @@
-"""Straight-line code for many rows at once, generated row by row: what no loop in Python syntax would become."""
+"""Unrolled code that keeps vectors of many rows in registers, generated as LLVM IR: numba has no syntax for it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from gyroscope._linalg._kernels import networks
 from gyroscope._linalg._kernels.compiled.build import intrinsic
 from gyroscope._linalg._kernels.compiled.lanes import (
     Lanes,
-    ask_for,
-    call,
+    call_llvm,
     constant,
+    emit_prefetch,
     extreme,
     ir,
     lanes_of,
     make_array,
-    place,
     types,
+    vector_pointer,
 )
 
 TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
-"""Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference are 16 registers."""
+"""Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference fill 16 registers."""
 
 
 @intrinsic
 def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: Any, width: Any, size: Any) -> Any:
-    """Sort up to LEAF rows of lanes: source[at + i * stride] for i < size, into target[to + i * width].
+    """Sort up to LEAF rows of one vector each, source[at + i * stride] for i < size, into target[to + i * width].
 
-    NaN becomes +inf, so that the network needs no more than < to put it in its place. What is `width` further on in
-    the source, the same place in the next block, is asked for already.
+    NaN becomes +inf, so that minimum and maximum order it. The vectors `width` elements further on in the source, which
+    belong to the next block, are prefetched.
     """
     kind = lanes_of(source)
 
@@ -40,22 +40,22 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
         source_, at_, stride_, target_, to_, width_, size_ = args
         vector = context.get_value_type(kind)
         infinity = constant(vector, float("inf"))
-        align = kind.dtype.bitwidth // 8
+        align = kind.align
 
         def sort(size: int) -> None:
             wires = []
             index = at_
             for i in range(size):
                 index = builder.add(index, stride_) if i else at_
-                ask_for(context, builder, source, source_, builder.add(index, width_))
-                value = builder.load(place(context, builder, source, source_, index, kind), align=align)
+                emit_prefetch(context, builder, source, source_, builder.add(index, width_))
+                value = builder.load(vector_pointer(context, builder, source, source_, index, kind), align=align)
                 wires.append(builder.select(builder.fcmp_ordered("<", value, infinity), value, infinity))
             for low, high in networks.small_sort(size):
                 a, b = wires[low], wires[high]
                 wires[low], wires[high] = extreme(builder, "minnum", a, b), extreme(builder, "maxnum", a, b)
             for i in range(size):
                 index = builder.add(index, width_) if i else to_
-                builder.store(wires[i], place(context, builder, target, target_, index, kind), align=align)
+                builder.store(wires[i], vector_pointer(context, builder, target, target_, index, kind), align=align)
 
         switch(builder, size_, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
         return context.get_dummy_value()
@@ -66,9 +66,9 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
 
 @intrinsic
 def merge_runs(typing: Any, values: Any, width: Any, wires: Any, first: Any, left: Any, right: Any) -> Any:
-    """Merge two sorted runs of rows of lanes, in all `width` columns: values[wire * width + column].
+    """Merge two sorted runs of rows in all `width` columns of values[wire * width + column].
 
-    The wires of the left run are wires[first], ..., those of the right run follow; at most RUN each.
+    The wires of the left run start at wires[first], those of the right run follow; at most RUN each.
     """
     kind = lanes_of(values)
 
@@ -108,11 +108,11 @@ def merge_runs(typing: Any, values: Any, width: Any, wires: Any, first: Any, lef
 def add_squares(
     typing: Any, rows: Any, left: Any, right: Any, stride: Any, width: Any, shape: Any, sums: Any, to: Any
 ) -> Any:
-    """For a tile of pairs of rows, add the squared differences in `width` columns to sums.
+    """Add the squared differences of a tile of pairs of rows in `width` columns to sums.
 
-    The rows begin at rows[left + i * stride] and rows[right + j * stride]. `shape` chooses a member of TILES: all pairs
-    (i, j) with i < a and j < b, or where b is zero, all pairs i < j of the left rows. Pair number k adds its squares to
-    the float64 lanes at sums[to + 4 * k]; within the call they gather in the rows' own type, in registers.
+    The rows start at rows[left + i * stride] and rows[right + j * stride]. `shape` is an index into TILES: all pairs
+    (i, j) with i < a and j < b, or if b is zero, all pairs i < j of the left rows. Pair number k adds its squares to
+    the float64 vector at sums[to + 4 * k]; within the call they accumulate in registers, in the rows' own type.
     """
     kind = lanes_of(rows)
     total = lanes_of(sums)
@@ -120,7 +120,7 @@ def add_squares(
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         rows_, left_, right_, stride_, width_, shape_, sums_, to_ = args
         vector, wide = context.get_value_type(kind), context.get_value_type(total)
-        align = kind.dtype.bitwidth // 8
+        align = kind.align
         whole = left_.type
 
         def tile(a: int, b: int) -> None:
@@ -131,15 +131,17 @@ def add_squares(
             with loop_over(builder, width_, kind.count) as column:
                 gathered = [builder.phi(vector) for _ in pairs]
                 values = [
-                    builder.load(place(context, builder, rows, rows_, builder.add(start, column), kind), align=align)
+                    builder.load(
+                        vector_pointer(context, builder, rows, rows_, builder.add(start, column), kind), align=align
+                    )
                     for start in starts
                 ]
                 for (i, j), phi in zip(pairs, gathered, strict=True):
                     phi.add_incoming(constant(vector, 0.0), before)
                     difference = builder.fsub(values[i], values[j])
-                    phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), builder.block)
+                    phi.add_incoming(call_llvm(builder, "fmuladd", [difference, difference, phi]), builder.block)
             for k, phi in enumerate(gathered):
-                target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
+                target = vector_pointer(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
                 value = builder.load(target, align=8)
                 for part in _widened(builder, phi.incomings[1][0], kind, wide):
                     value = builder.fadd(value, part)
@@ -154,9 +156,9 @@ def add_squares(
 
 @contextlib.contextmanager
 def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
-    """What is generated in this block runs for 0, step, ... below the end, at least once.
+    """Generate a loop over 0, step, ... below the end around the code generated in this block. It runs at least once.
 
-    LLVM is kept from unrolling it: a loop that fills the registers would have to spill sums to memory and back.
+    LLVM must not unroll it: a loop that fills the registers would spill sums to memory.
     """
     before = builder.block
     loop, after = builder.append_basic_block("loop"), builder.append_basic_block("looped")
@@ -170,13 +172,13 @@ def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
     again = builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
     wish = builder.module.add_metadata([ir.MetaDataString(builder.module, "llvm.loop.unroll.disable")])
     name = ir.MDValue(builder.module, [], name=str(len(builder.module.metadata)))
-    name.operands = (name, wish)  # a loop's name is a node that holds itself
+    name.operands = (name, wish)  # a loop's identifier is a node that refers to itself
     again.set_metadata("llvm.loop", name)
     builder.position_at_end(after)
 
 
 def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
-    """A vector as vectors of float64."""
+    """Return a vector as vectors of float64."""
     if kind.dtype == types.float64:
         return [value]
     parts = []
@@ -187,7 +189,7 @@ def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
 
 
 def switch(builder: Any, chosen: Any, cases: Sequence[Callable[[], None]]) -> None:
-    """Generate all cases; at run time the chosen one runs, counted from 0."""
+    """Generate all cases; at run time, the one with the chosen index runs."""
     after = builder.append_basic_block("after")
     table = builder.switch(chosen, after)
     for number, case in enumerate(cases):
