@@ -1,4 +1,4 @@
-"""Rows: the checks, the distances, and the way between a module's parameters and one vector."""
+"""Checks of rows, distances between rows, and parameters as one flat vector."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def plain_distances(rows: Tensor) -> Tensor:
 
 
 def table(rows: Tensor) -> Tensor:
-    """The oracle's distances."""
+    """Return the oracle's distances."""
     values = rows.tolist()
     return torch.tensor(
         [[0.0 if i == j else oracles.distance(a, b) for j, b in enumerate(values)] for i, a in enumerate(values)],
@@ -42,7 +42,7 @@ def table(rows: Tensor) -> Tensor:
 
 
 def promised(rows: torch.Tensor) -> float:
-    """The relative accuracy of distances: the fast path sums float32 squares in short runs."""
+    """Return the relative accuracy of distances: the kernel sums float32 squares in short runs."""
     return 1e-6 if rows.dtype == torch.float32 else 1e-12
 
 

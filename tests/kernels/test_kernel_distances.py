@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from kernel_inputs import close, fill, plain, rows, same
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import pairwise
 from gyroscope._linalg.distances import squared_distances
 
 
 def distances(matrix: Tensor) -> Tensor:
-    return _kernels.squared_distances(matrix).sqrt()
+    return pairwise.squared_distances(matrix).sqrt()
 
 
 def oracle(matrix: Tensor) -> Tensor:
-    """One pair after the other, in float64."""
+    """Compute one pair after the other, in float64."""
     wide = matrix.double()
     table = torch.stack([(wide - row).square().sum(dim=1).sqrt() for row in wide])
     table[table.isnan()] = torch.inf
@@ -76,7 +76,7 @@ def test_copies_change_nothing(matrix: Tensor, copies: int) -> None:
     matrix = matrix.clone()
     if copies:
         matrix[len(matrix) - copies :] = matrix[-1].clone()
-    assert same(distances(matrix), distances(matrix.flip(0)).flip(0, 1))  # at the front nobody looks
+    assert same(distances(matrix), distances(matrix.flip(0)).flip(0, 1))  # copies at the front are not searched for
 
 
 def test_copies_of_many_columns() -> None:

@@ -1,4 +1,4 @@
-"""The networks on their own, by the zero-one principle: what sorts all zeros and ones sorts everything."""
+"""Comparator networks, by the zero-one principle: a network that sorts all zeros and ones sorts everything."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def inputs(n: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("size", range(networks.LEAF + 1))
 def test_the_small_sorts_sort(size: int) -> None:
-    """All zeros and ones there are, one input per column."""
+    """Try all inputs of zeros and ones, one per column."""
     wires = (np.arange(2**size)[None, :] >> np.arange(size)[:, None]) & 1
     ordered = np.sort(wires, axis=0)
     for low, high in networks.small_sort(size):

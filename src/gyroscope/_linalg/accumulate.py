@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import accelerated_by, row_updates, usable
 
 
 def _can_update_in_place(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> bool:
     """Return whether the kernel takes these matrices: no value of the gradient may be overwritten before it is read."""
-    if not _kernels.usable(memory, gradient) or memory.shape != gradient.shape:
+    if not usable(memory, gradient) or memory.shape != gradient.shape:
         return False
     if len(memory) > 1 and memory.stride(0) < memory.shape[1]:  # rows that overlap: torch's error to raise
         return False
@@ -24,7 +24,7 @@ def _addresses(rows: Tensor) -> tuple[int, int]:
     return begin, begin + ((len(rows) - 1) * rows.stride(0) + rows.shape[1]) * rows.element_size()
 
 
-@_kernels.accelerated_by(_kernels.accumulate, _can_update_in_place)
+@accelerated_by(row_updates.accumulate, _can_update_in_place)
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
     """Add a gradient to each row of `memory`, in place. A row whose sum would not be finite stays as it is.
 

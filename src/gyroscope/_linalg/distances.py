@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import accelerated_by, pairwise
 from gyroscope._linalg.matrix import blocks
 
 
-@_kernels.accelerated_by(_kernels.squared_distances)
+@accelerated_by(pairwise.squared_distances)
 def squared_distances(rows: Tensor) -> Tensor:
     """Return the (n, n) float64 matrix of squared Euclidean distances between rows, with a zero diagonal.
 

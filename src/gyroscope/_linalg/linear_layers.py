@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import matmul, usable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.matrix import shift_and_clip
 
@@ -25,13 +25,13 @@ _MOST_OUTPUTS, _MOST_INPUTS = 256, 4096
 def linear(inputs: Tensor | IndexedBatch, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Compute `torch.nn.functional.linear` of (samples, n) inputs without a gradient: one row per sample of a batch."""
     if _is_layer(weight, bias) and _goes_into(_source(inputs), weight.shape[1], weight.dtype):
-        return _kernels.linear(inputs, _kernels.Layer(weight, bias))
+        return matmul.linear(inputs, matmul.PackedLayer(weight, bias))
     return F.linear(_gathered(inputs).flatten(0, -2), weight, bias)
 
 
 def classify(
     inputs: Tensor | IndexedBatch, first: nn.Linear, last: nn.Linear, targets: Tensor, shares: Tensor
-) -> _kernels.Classified | None:
+) -> matmul.Classified | None:
     """Call the kernel `classify` for these two layers; None where it does not take them, or torch shall raise."""
     (weight, bias), (last_weight, last_bias) = constants(first), constants(last)
     if (
@@ -43,10 +43,10 @@ def classify(
         and targets.is_cpu
         and targets.dim() == 1
         and targets.dtype == torch.int64
-        and _kernels.targets_fit(targets, last_weight.shape[0])
+        and matmul.targets_fit(targets, last_weight.shape[0])
     ):
-        layer = _kernels.Layer(weight, bias)
-        return _kernels.classify(inputs, layer, last_weight, last_bias, targets, shares)
+        layer = matmul.PackedLayer(weight, bias)
+        return matmul.classify(inputs, layer, last_weight, last_bias, targets, shares)
     return None
 
 
@@ -55,15 +55,15 @@ def constants(layer: nn.Linear) -> tuple[Tensor, Tensor | None]:
     return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
 
-def gradient_rows(layers: Sequence[_kernels.Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
+def gradient_rows(layers: Sequence[matmul.Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
     """Write each worker's row of `out` (h, d): the gradients of its layers' weights and biases, one after the other.
 
     Each row is then shifted and clipped like `shift_and_clip` does.
     """
     if _for_kernels(layers, shift, out):
-        _kernels.gradient_rows(layers, shift, limit, out)
+        matmul.gradient_rows(layers, shift, limit, out)
         return
-    _kernels.check_rows(layers, shift, out)
+    matmul.check_rows(layers, shift, out)
     begin = 0
     for layer in layers:
         m, n, grad_output = layer.m, layer.n, layer.grad_output
@@ -77,7 +77,7 @@ def gradient_rows(layers: Sequence[_kernels.Gradient], shift: Tensor | None, lim
     shift_and_clip(out, shift, limit)
 
 
-def _for_kernels(layers: Sequence[_kernels.Gradient], shift: Tensor | None, out: Tensor) -> bool:
+def _for_kernels(layers: Sequence[matmul.Gradient], shift: Tensor | None, out: Tensor) -> bool:
     """Return whether the kernels take these layers and are faster."""
     tensors = [each for layer in layers for each in (layer.grad_output, _source(layer.inputs))]
     if shift is not None:
@@ -85,7 +85,7 @@ def _for_kernels(layers: Sequence[_kernels.Gradient], shift: Tensor | None, out:
     return (
         all(layer.m <= _MOST_OUTPUTS and layer.n <= _MOST_INPUTS for layer in layers)
         and all(each.dtype == out.dtype and _fit(each) for each in tensors)
-        and _kernels.usable(out)
+        and usable(out)
     )
 
 
@@ -96,8 +96,8 @@ def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
     """
     if type(model) is not nn.Sequential or not is_plain(model):
         return model
-    layers: dict[nn.Module, _kernels.Layer] = {
-        module: _kernels.Layer(module.weight, module.bias)
+    layers: dict[nn.Module, matmul.PackedLayer] = {
+        module: matmul.PackedLayer(module.weight, module.bias)
         for module in model
         if type(module) is nn.Linear and is_plain(module) and _is_layer(module.weight, module.bias)
     }
@@ -109,7 +109,7 @@ def forward(model: nn.Module) -> Callable[[Tensor], Tensor]:
         for module in model:
             layer = layers.get(module)
             if layer and _goes_into(values, layer.n, layer.dtype):
-                values = _kernels.linear(values, layer)
+                values = matmul.linear(values, layer)
             else:
                 values = module(values)
         return values
@@ -167,7 +167,7 @@ def _fit(values: Tensor) -> bool:
     return (
         _fast_here()
         and values.is_contiguous()
-        and _kernels.usable(values)
+        and usable(values)
         and not torch.is_autocast_enabled("cpu")  # with it, torch's result would have another dtype
     )
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import RowsError
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import accelerated_by, row_updates, sums, usable
 
 _BLOCK = 8192
 """Columns per block: 51 rows of this many float64 values fit in a core's cache."""
@@ -65,7 +65,7 @@ def all_finite(values: Tensor) -> Tensor:
     return values.isfinite().all()
 
 
-@_kernels.accelerated_by(_kernels.copy_finite, _kernels.usable)
+@accelerated_by(row_updates.copy_finite, usable)
 def copy_finite(source: Tensor, target: Tensor) -> bool:
     """Copy a vector and return whether it is free of NaN and infinities: on a CPU in one pass over memory."""
     return bool(all_finite(target.copy_(source)))
@@ -79,17 +79,17 @@ def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, T
         yield columns, block if point is None else block.sub_(point[columns])
 
 
-@_kernels.accelerated_by(_kernels.mean_of)
+@accelerated_by(sums.mean_of)
 def mean_of(rows: Tensor, chosen: Tensor) -> Tensor:
     """Return the mean of the rows with the chosen indices. The other rows are never read: they may hold NaN."""
     return rows.index_select(0, chosen).mean(dim=0)
 
 
 def _same_kind(rows: Tensor, shift: Tensor | None, limit: float) -> bool:
-    return _kernels.usable(rows) if shift is None else _kernels.usable(rows, shift)
+    return usable(rows) if shift is None else usable(rows, shift)
 
 
-@_kernels.accelerated_by(_kernels.shift_and_clip, _same_kind)
+@accelerated_by(row_updates.shift_and_clip, _same_kind)
 def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     """Add a vector to every row, then scale every row whose norm exceeds the limit to that norm. In place.
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
-from gyroscope._linalg._kernels import ColumnMoments, Products, Vector
+from gyroscope._linalg._kernels import accelerated_by, sums, usable
+from gyroscope._linalg._kernels.sums import ColumnMoments, Products, Vector
 
 __all__ = ["CachedMoments", "ColumnMoments", "Products", "Vector", "moments", "products"]
 
@@ -37,7 +37,7 @@ class CachedMoments:
         return self.moments.std
 
 
-@_kernels.accelerated_by(_kernels.moments)
+@accelerated_by(sums.moments)
 def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
     """Return the column means, the total squared deviation and, on request, the columns' standard deviations."""
     mean = rows.mean(dim=0)
@@ -48,10 +48,10 @@ def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
 
 
 def _of_one_type(vectors: Sequence[Vector], pairs: object = None) -> bool:
-    return _kernels.usable(*(part for each in vectors for part in (each if isinstance(each, tuple) else (each,))))
+    return usable(*(part for each in vectors for part in (each if isinstance(each, tuple) else (each,))))
 
 
-@_kernels.accelerated_by(_kernels.products, _of_one_type)
+@accelerated_by(sums.products, _of_one_type)
 def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
     """Return the inner products of the given pairs of vectors (of all pairs by default), norms and largest coordinates.
 

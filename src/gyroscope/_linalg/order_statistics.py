@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import accelerated_by, selections
 
 
-@_kernels.accelerated_by(_kernels.median)
+@accelerated_by(selections.median)
 def median(rows: Tensor, even: str = "lower") -> Tensor:
     """Return the median of each column: for an even number of rows the lower middle, or with "mean" that of both."""
     n = rows.shape[0]
@@ -21,7 +21,7 @@ def median(rows: Tensor, even: str = "lower") -> Tensor:
     return low.mul_(0.5).add_(_kth(rows, n // 2), alpha=0.5)  # halves first: the sum of two large values overflows
 
 
-@_kernels.accelerated_by(_kernels.mean_around_median)
+@accelerated_by(selections.mean_around_median)
 def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """Return the mean of the `count` values of each column that are nearest to its (lower) median.
 
@@ -40,13 +40,13 @@ def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -
     return _mean_around(ordered, ordered[(len(ordered) - 1) // 2], count)
 
 
-@_kernels.accelerated_by(_kernels.trimmed_mean)
+@accelerated_by(selections.trimmed_mean)
 def trimmed_mean(rows: Tensor, trim: int) -> Tensor:
     """Return the mean of each column without its `trim` smallest and `trim` largest values."""
     return _mean(rows.sort(dim=0).values, trim)
 
 
-@_kernels.accelerated_by(_kernels.mean_around_trimmed_mean)
+@accelerated_by(selections.mean_around_trimmed_mean)
 def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int) -> Tensor:
     """Return the mean of the `count` values of each column nearest to its trimmed mean; of two as near, the smaller."""
     ordered = rows.sort(dim=0).values

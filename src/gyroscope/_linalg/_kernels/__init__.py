@@ -25,51 +25,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels.layers import (
-    IGNORED,
-    Classified,
-    Gradient,
-    Layer,
-    check_rows,
-    classify,
-    gradient_rows,
-    linear,
-    targets_fit,
-)
-from gyroscope._linalg._kernels.pairwise import squared_distances
-from gyroscope._linalg._kernels.row_updates import accumulate, copy_finite, shift_and_clip
-from gyroscope._linalg._kernels.selections import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
-from gyroscope._linalg._kernels.sums import ColumnMoments, Products, Vector, mean_of, moments, products
+from gyroscope._linalg._kernels.matmul import IGNORED, Gradient
 
-__all__ = [
-    "IGNORED",
-    "Classified",
-    "ColumnMoments",
-    "Gradient",
-    "Layer",
-    "Products",
-    "Vector",
-    "accelerated_by",
-    "accumulate",
-    "check_rows",
-    "classify",
-    "copy_finite",
-    "gradient_rows",
-    "linear",
-    "mean_around_median",
-    "mean_around_trimmed_mean",
-    "mean_of",
-    "median",
-    "moments",
-    "products",
-    "shift_and_clip",
-    "squared_distances",
-    "switched_off",
-    "targets_fit",
-    "trimmed_mean",
-    "usable",
-    "warm_up",
-]
+__all__ = ["IGNORED", "Gradient", "accelerated_by", "switched_off", "usable", "warm_up"]
 
 Plain = TypeVar("Plain", bound=Callable[..., Any])
 
@@ -122,19 +80,22 @@ def switched_off() -> Iterator[None]:
 
 def warm_up(dtype: torch.dtype = torch.float32) -> None:
     """Compile every kernel for a dtype, or load it from disk, so that no later call has to."""
+    from gyroscope._linalg._kernels import matmul, pairwise, row_updates, selections, sums
+
     rows = torch.zeros(3, 4, dtype=dtype)
-    median(rows)
-    squared_distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
-    moments(rows, std=True)
-    products([rows[0], rows[1]])
-    mean_of(rows, [0])
-    shift_and_clip(rows, rows[0], 1.0)
-    copy_finite(rows[0], rows[1])
-    accumulate(rows, rows, 0.9)
-    accumulate(rows[:1], rows[:1], 0.9)
-    linear(rows, Layer(rows, rows[0, :3]))
-    classify(rows, Layer(rows, None), rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
-    gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
+    selections.median(rows)
+    pairwise.squared_distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
+    sums.moments(rows, std=True)
+    sums.products([rows[0], rows[1]])
+    sums.mean_of(rows, [0])
+    row_updates.shift_and_clip(rows, rows[0], 1.0)
+    row_updates.copy_finite(rows[0], rows[1])
+    row_updates.accumulate(rows, rows, 0.9)
+    row_updates.accumulate(rows[:1], rows[:1], 0.9)
+    layer = matmul.PackedLayer(rows, rows[0, :3])
+    matmul.linear(rows, layer)
+    matmul.classify(rows, layer, rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
+    matmul.gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
 
 
 @functools.cache

@@ -15,7 +15,6 @@ import functools
 import itertools
 import os
 import pathlib
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -29,8 +28,6 @@ _PIECE = 1 << 18
 _SHARES = 4
 """Parts into which each thread's work is divided, so that a thread takes over work from one that is slowed down."""
 
-_lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
 _forked = False
 
 
@@ -118,18 +115,16 @@ def _by_pool(share: Callable[[], None], threads: int) -> None:
             other.result()
 
 
+@functools.cache
 def _threads() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gyroscope-kernel")
-        return _pool
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gyroscope-kernel")
 
 
 def _after_fork() -> None:
-    """Reset the module in a forked child: its parent's threads are gone, and one of them may have held the lock."""
-    global _pool, _lock, _forked
-    _pool, _lock, _forked = None, threading.Lock(), True
+    """Start anew in a forked child: its parent's threads are gone."""
+    global _forked
+    _forked = True
+    _threads.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -15,11 +15,6 @@ extending: Any = importlib.import_module("numba.extending")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """Make a function generate the LLVM IR of its calls. Compiled code calls it without the first argument."""
-    return extending.intrinsic(function)
-
-
 def helper(function: Function) -> Function:
     """Compile a function that only kernels call, as part of them."""
     return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]

@@ -6,13 +6,14 @@ register, or in two of SSE or NEON. Arrays are flat (1-d, contiguous); nothing c
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gyroscope._linalg._kernels.compiled.build import extending, helper, intrinsic, numba
+from gyroscope._linalg._kernels.compiled.build import extending, helper, numba
 
 ir: Any = importlib.import_module("llvmlite.ir")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
@@ -29,7 +30,6 @@ class Lanes(types.Type):  # type: ignore[misc]
 
     def __init__(self, dtype: Any, count: int) -> None:
         self.dtype, self.count = dtype, count
-        self.align = dtype.bitwidth // 8
         super().__init__(name=f"Lanes({dtype}, {count})")
 
 
@@ -46,126 +46,139 @@ def lanes_of(array: Any) -> Lanes:
     return Lanes(array.dtype, BYTES // (array.dtype.bitwidth // 8))
 
 
-def vector_pointer(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: Lanes) -> Any:
-    data = make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), context.get_value_type(kind).as_pointer())
+class Emitter(NamedTuple):
+    """Generates LLVM IR. `data` is the address of an array's first element."""
+
+    context: Any
+    builder: Any
+
+    def vector(self, kind: Lanes) -> Any:
+        """Return the LLVM type of a vector."""
+        return self.context.get_value_type(kind)
+
+    def pointer(self, data: Any, index: Any, kind: Lanes) -> Any:
+        return self.builder.bitcast(self.builder.gep(data, [index]), self.vector(kind).as_pointer())
+
+    def load(self, data: Any, index: Any, kind: Lanes) -> Any:
+        return self.builder.load(self.pointer(data, index, kind), align=kind.dtype.bitwidth // 8)
+
+    def store(self, data: Any, index: Any, value: Any, kind: Lanes) -> None:
+        self.builder.store(value, self.pointer(data, index, kind), align=kind.dtype.bitwidth // 8)
+
+    def prefetch(self, data: Any, index: Any, write: bool = False) -> None:
+        """Prefetch a cache line. The hardware prefetcher does not follow as many rows at once as the kernels read."""
+        where = self.builder.bitcast(self.builder.gep(data, [index]), ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        self.builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # into all cache levels; data
+
+    def call(self, name: str, *vectors: Any, fastmath: tuple[str, ...] = ()) -> Any:
+        """Call one of LLVM's intrinsic functions on vectors of one type."""
+        vector = vectors[0].type
+        bits = 32 if isinstance(vector.element, ir.FloatType) else 64
+        kind = ir.FunctionType(vector, [vector] * len(vectors))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.v{vector.count}f{bits}")
+        return self.builder.call(function, vectors, fastmath=fastmath)
+
+    def ordered(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return the smaller and the larger of two values that are not NaN, lane by lane.
+
+        LLVM turns a comparison and a select, whose result is stored where one operand was loaded, into a masked store,
+        which takes ten times as long on some CPUs.
+        """
+        return self.call("minnum", a, b, fastmath=("nnan",)), self.call("maxnum", a, b, fastmath=("nnan",))
+
+    def constant(self, kind: Lanes, value: float) -> Any:
+        return ir.Constant(self.vector(kind), [value] * kind.count)
+
+    def splat(self, value: Any, kind: Lanes) -> Any:
+        """Return a vector of copies of a value."""
+        undefined = ir.Constant(self.vector(kind), ir.Undefined)
+        one = self.builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
+        return self.builder.shuffle_vector(one, undefined, zeros)
 
 
-def constant(vector: Any, value: float) -> Any:
-    return ir.Constant(vector, [value] * vector.count)
+def intrinsic(define: Callable[..., Any]) -> Any:
+    """Make a function callable in compiled code, without its first argument, as the LLVM IR that it generates.
 
-
-def call_llvm(builder: Any, name: str, args: list[Any], fastmath: tuple[str, ...] = ()) -> Any:
-    """Call one of LLVM's intrinsic functions on vectors of one type."""
-    vector = args[0].type
-    bits = 32 if isinstance(vector.element, ir.FloatType) else 64
-    kind = ir.FunctionType(vector, [vector] * len(args))
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f{bits}")
-    return builder.call(function, args, fastmath=fastmath)
-
-
-def extreme(builder: Any, name: str, a: Any, b: Any) -> Any:
-    """Return the smaller (minnum) or larger (maxnum) of two values that are not NaN.
-
-    LLVM turns a comparison and a select, whose result is stored where one operand was loaded, into a masked store,
-    which takes ten times as long on some CPUs.
+    It gets the types of the arguments and returns the signature and emit(emitter, values...), which generates the IR.
+    For an array, `emit` gets the address of the first element.
     """
-    return call_llvm(builder, name, [a, b], fastmath=("nnan",))
 
+    @functools.wraps(define)
+    def typed(typing: Any, *kinds: Any) -> Any:
+        signature, emit = define(typing, *kinds)
 
-def emit_prefetch(context: Any, builder: Any, array_type: Any, array: Any, index: Any, write: bool = False) -> None:
-    """Prefetch a cache line. The hardware prefetcher does not follow as many rows at once as the kernels read."""
-    where = builder.gep(make_array(array_type)(context, builder, array).data, [index])
-    where = builder.bitcast(where, ir.IntType(8).as_pointer())
-    flag = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # into all cache levels; data
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = [
+                make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+                for kind, value in zip(signature.args, args, strict=True)
+            ]
+            result = emit(Emitter(context, builder), *values)
+            return context.get_dummy_value() if signature.return_type == types.void else result
 
+        return signature, generate
 
-def splat(builder: Any, value: Any, vector: Any) -> Any:
-    """Return a vector of copies of a value."""
-    undefined = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+    return extending.intrinsic(typed)
 
 
 @intrinsic
 def lane_count(typing: Any, array: Any) -> Any:
     """Return how many elements of the array make one vector, as a constant."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.intp, lanes_of(array).count)
-
-    return types.intp(array), generate
+    return types.intp(array), lambda emitter, data: emitter.context.get_constant(types.intp, lanes_of(array).count)
 
 
 @intrinsic
 def load(typing: Any, array: Any, index: Any) -> Any:
     """Return the vector that begins at array[index]."""
     kind = lanes_of(array)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(vector_pointer(context, builder, array, args[0], args[1], kind), align=kind.align)
-
-    return kind(array, types.intp), generate
-
-
-@intrinsic
-def prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """Prefetch the cache line of array[index], which may be beyond the array's end."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        emit_prefetch(context, builder, array, *args)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
+    return kind(array, types.intp), lambda emitter, data, index: emitter.load(data, index, kind)
 
 
 @intrinsic
 def store(typing: Any, array: Any, index: Any, value: Any) -> Any:
     """Write a vector to array[index] and the following elements."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = vector_pointer(context, builder, array, args[0], args[1], value)
-        builder.store(args[2], where, align=value.align)
-        return context.get_dummy_value()
+    def emit(emitter: Emitter, data: Any, index: Any, vector: Any) -> None:
+        emitter.store(data, index, vector, value)
 
-    return types.void(array, types.intp, value), generate
+    return types.void(array, types.intp, value), emit
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, index: Any) -> Any:
+    """Prefetch the cache line of array[index], which may be beyond the array's end."""
+    return types.void(array, types.intp), Emitter.prefetch
 
 
 @intrinsic
 def broadcast(typing: Any, array: Any, value: Any) -> Any:
     """Return a vector of the array's type that holds the value in all lanes."""
     kind = lanes_of(array)
+    return kind(array, array.dtype), lambda emitter, data, value: emitter.splat(value, kind)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return splat(builder, args[1], context.get_value_type(kind))
 
-    return kind(array, array.dtype), generate
+_wide = Lanes(types.float64, WIDE)
 
 
 @intrinsic
 def load_wide(typing: Any, array: Any, index: Any) -> Any:
     """Return WIDE elements from array[index] on, as float64."""
-    kind, own = Lanes(types.float64, WIDE), Lanes(array.dtype, WIDE)
+    own = Lanes(array.dtype, WIDE)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = builder.load(vector_pointer(context, builder, array, args[0], args[1], own), align=own.align)
-        return value if own.dtype == types.float64 else builder.fpext(value, context.get_value_type(kind))
+    def emit(emitter: Emitter, data: Any, index: Any) -> Any:
+        value = emitter.load(data, index, own)
+        return value if own == _wide else emitter.builder.fpext(value, emitter.vector(_wide))
 
-    return kind(array, types.intp), generate
+    return _wide(array, types.intp), emit
 
 
 @intrinsic
 def broadcast_wide(typing: Any, value: Any) -> Any:
     """Return a wide vector that holds the value in all lanes."""
-    kind = Lanes(types.float64, WIDE)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return splat(builder, args[0], context.get_value_type(kind))
-
-    return kind(types.float64), generate
+    return _wide(types.float64), lambda emitter, value: emitter.splat(value, _wide)
 
 
 @intrinsic
@@ -173,53 +186,48 @@ def narrow(typing: Any, array: Any, value: Any) -> Any:
     """Return a wide vector rounded to the array's type."""
     own = Lanes(array.dtype, WIDE)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return args[1] if own.dtype == types.float64 else builder.fptrunc(args[1], context.get_value_type(own))
+    def emit(emitter: Emitter, data: Any, value: Any) -> Any:
+        return value if own == _wide else emitter.builder.fptrunc(value, emitter.vector(own))
 
-    return own(array, value), generate
+    return own(array, _wide), emit
 
 
 @intrinsic
 def pointer(typing: Any, address: Any) -> Any:
     """Return an address as the pointer that numba.carray takes."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.intp), generate
+    kind = types.voidptr
+    return kind(types.intp), lambda emitter, address: emitter.builder.inttoptr(address, emitter.vector(kind))
 
 
 def _elementwise(operation: Callable[..., Any]) -> Any:
-    """Return an intrinsic that applies operation(builder, vectors...) to vectors of one type."""
-
-    def typed(*vectors: Any) -> Any:
-        return vectors[0](*vectors), lambda context, builder, signature, args: operation(builder, *args)
-
+    """Return an intrinsic that applies operation(emitter, vectors...) to vectors of one type."""
     by_arity = (  # numba needs the number of arguments
-        lambda typing, a: typed(a),
-        lambda typing, a, b: typed(a, b),
-        lambda typing, a, b, c: typed(a, b, c),
-        lambda typing, a, b, c, d: typed(a, b, c, d),
+        lambda typing, a: (a(a), operation),
+        lambda typing, a, b: (a(a, b), operation),
+        lambda typing, a, b, c: (a(a, b, c), operation),
+        lambda typing, a, b, c, d: (a(a, b, c, d), operation),
     )
     return intrinsic(by_arity[operation.__code__.co_argcount - 2])
 
 
-def _where_positive(builder: Any, value: Any, then: Any) -> Any:
-    zero = constant(value.type, 0.0)
-    return builder.select(builder.fcmp_unordered(">", value, zero), then, zero)
+def _where_positive(emitter: Emitter, value: Any, then: Any) -> Any:
+    zero = ir.Constant(value.type, [0.0] * value.type.count)
+    return emitter.builder.select(emitter.builder.fcmp_unordered(">", value, zero), then, zero)
 
 
-add = _elementwise(lambda builder, left, right: builder.fadd(left, right))
-subtract = _elementwise(lambda builder, left, right: builder.fsub(left, right))
-multiply = _elementwise(lambda builder, left, right: builder.fmul(left, right))
-divide = _elementwise(lambda builder, left, right: builder.fdiv(left, right))
-multiply_add = _elementwise(lambda builder, a, b, c: call_llvm(builder, "fmuladd", [a, b, c]))
+add = _elementwise(lambda emitter, a, b: emitter.builder.fadd(a, b))
+subtract = _elementwise(lambda emitter, a, b: emitter.builder.fsub(a, b))
+multiply = _elementwise(lambda emitter, a, b: emitter.builder.fmul(a, b))
+divide = _elementwise(lambda emitter, a, b: emitter.builder.fdiv(a, b))
+multiply_add = _elementwise(lambda emitter, a, b, c: emitter.call("fmuladd", a, b, c))
 """multiply_add(a, b, c) is a * b + c, rounded once on CPUs with a fused multiply-add."""
-sqrt = _elementwise(lambda builder, value: call_llvm(builder, "sqrt", [value]))
-absolute = _elementwise(lambda builder, value: call_llvm(builder, "fabs", [value]))
-minimum = _elementwise(lambda builder, left, right: extreme(builder, "minnum", left, right))
-maximum = _elementwise(lambda builder, left, right: extreme(builder, "maxnum", left, right))
-where_less = _elementwise(lambda builder, a, b, c, d: builder.select(builder.fcmp_ordered("<", a, b), c, d))
+sqrt = _elementwise(lambda emitter, a: emitter.call("sqrt", a))
+absolute = _elementwise(lambda emitter, a: emitter.call("fabs", a))
+minimum = _elementwise(lambda emitter, a, b: emitter.ordered(a, b)[0])
+maximum = _elementwise(lambda emitter, a, b: emitter.ordered(a, b)[1])
+where_less = _elementwise(
+    lambda emitter, a, b, c, d: emitter.builder.select(emitter.builder.fcmp_ordered("<", a, b), c, d)
+)
 """where_less(a, b, c, d) is c where a < b, else (also where a or b is NaN) d."""
 where_positive = _elementwise(_where_positive)
 """where_positive(value, then) is `then` where the value is above zero, or NaN; else zero."""
@@ -234,6 +242,5 @@ def padded(rows: Any, n: int, stride: int, start: int, end: int, width: int) -> 
     """
     block = np.zeros(n * width, rows.dtype)
     for row in range(n):
-        for column in range(end - start):
-            block[row * width + column] = rows[row * stride + start + column]
+        block[row * width : row * width + end - start] = rows[row * stride + start : row * stride + end]
     return block

@@ -77,7 +77,7 @@ def added_up(tables: Any, small: float, table: Any) -> bool:
     Returns:
         Whether some squares need a closer look: those that are not finite, or smaller than `small`.
     """
-    n, strange = table.shape[0], False
+    n, suspicious = table.shape[0], False
     for i in range(n):
         table[i, i] = 0.0
         for j in range(i + 1, n):
@@ -85,8 +85,8 @@ def added_up(tables: Any, small: float, table: Any) -> bool:
             for piece in range(tables.shape[0]):
                 total += tables[piece, i * n + j]
             table[i, j] = table[j, i] = total
-            strange |= not small <= total < np.inf
-    return strange
+            suspicious |= not small <= total < np.inf
+    return suspicious
 
 
 @kernel

@@ -68,11 +68,11 @@ def columns(
                 if nearest:
                     _nearest(scratch, width, order, nearest, result)
             target = out[value * d + start : value * d + start + filled]
-            strange = 0
+            not_finite = 0
             for place in range(filled):
                 target[place] = result[place]
-                strange += not abs(result[place]) < np.inf
-            if strange == 0:
+                not_finite += not abs(result[place]) < np.inf
+            if not_finite == 0:
                 continue
             for place in range(filled):
                 if np.isfinite(result[place]):

@@ -11,20 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from gyroscope._linalg._kernels.compiled.build import helper, intrinsic, kernel, numba
+from gyroscope._linalg._kernels.compiled.build import helper, kernel, numba
 from gyroscope._linalg._kernels.compiled.lanes import (
-    call_llvm,
-    emit_prefetch,
+    Emitter,
+    intrinsic,
     lane_count,
     lanes_of,
     load,
-    make_array,
     pointer,
     prefetch,
-    splat,
     store,
     types,
-    vector_pointer,
     where_positive,
 )
 from gyroscope._linalg._kernels.compiled.row_loops import shift_and_clip_row
@@ -223,56 +220,47 @@ def _add_products(
     k * left_depth]; right[k, j] is right[right_at + k * right_step + j]. Unless `following` is None, the next values of
     the right matrix and left[following + k] are prefetched. `shape` is 2 * (rows - 1) + (vectors - 1).
     """
-    kind = lanes_of(right)
+    kind, w, indexed = lanes_of(right), types.intp, isinstance(left_step, types.Array)
+    steps = left_step if indexed else w
+    prefetched = types.none if following == types.none else w
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        left_, at_, left_step_, left_depth_, right_, right_at_, right_step_, following_ = args[:8]
-        depth_, base_, base_at_, out_, to_, out_step_, shape_ = args[8:]
-        whole, align = at_.type, kind.align
-        data = make_array(left)(context, builder, left_).data
+    def emit(
+        emitter: Emitter, left: Any, at: Any, left_step: Any, left_depth: Any, right: Any, right_at: Any,
+        right_step: Any, following: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any,
+        shape: Any,
+    ) -> None:  # fmt: skip
+        builder, whole = emitter.builder, at.type
 
-        def vector_at(array_type: Any, array: Any, index: Any, number: int) -> Any:
-            index = builder.add(index, whole(number * kind.count))
-            return vector_pointer(context, builder, array_type, array, index, kind)
-
-        def begin_of(i: int) -> Any:
-            """Return the index of the start of row i of the left matrix."""
-            if not isinstance(left_step, types.Array):
-                return builder.add(at_, builder.mul(left_step_, whole(i)))
-            places = make_array(left_step)(context, builder, left_step_).data
-            return builder.load(builder.gep(places, [builder.add(at_, whole(i))]))
+        def vector(index: Any, number: int) -> Any:
+            return builder.add(index, whole(number * kind.count))
 
         def tile(rows: int, vectors: int) -> None:
-            lefts = [begin_of(i) for i in range(rows)]
-            targets = [builder.add(to_, builder.mul(out_step_, whole(i))) for i in range(rows)]
+            if indexed:
+                lefts = [builder.load(builder.gep(left_step, [builder.add(at, whole(i))])) for i in range(rows)]
+            else:
+                lefts = [builder.add(at, builder.mul(left_step, whole(i))) for i in range(rows)]
+            targets = [builder.add(to, builder.mul(out_step, whole(i))) for i in range(rows)]
             for target in targets:  # prefetched for writing while the products are computed
-                emit_prefetch(
-                    context, builder, out, out_, builder.add(target, whole(vectors * kind.count - 1)), write=True
-                )
-            begin = [builder.load(vector_at(base, base_, base_at_, v), align=align) for v in range(vectors)]
+                emitter.prefetch(out, builder.add(target, whole(vectors * kind.count - 1)), write=True)
+            begin = [emitter.load(base, vector(base_at, v), kind) for v in range(vectors)]
             before = builder.block
-            with loop_over(builder, depth_, 1) as k:
+            with loop_over(builder, depth, 1) as k:
                 sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
-                here = builder.add(right_at_, builder.mul(k, right_step_))
-                values = [builder.load(vector_at(right, right_, here, v), align=align) for v in range(vectors)]
-                if following != types.none:
-                    ahead = builder.mul(right_step_, whole(_AHEAD))
-                    emit_prefetch(context, builder, right, right_, builder.add(here, ahead))
-                    emit_prefetch(context, builder, left, left_, builder.add(following_, k))
+                here = builder.add(right_at, builder.mul(k, right_step))
+                values = [emitter.load(right, vector(here, v), kind) for v in range(vectors)]
+                if prefetched != types.none:
+                    emitter.prefetch(right, builder.add(here, builder.mul(right_step, whole(_AHEAD))))
+                    emitter.prefetch(left, builder.add(following, k))
                 for start, row in zip(lefts, sums, strict=True):
-                    factor = builder.load(builder.gep(data, [builder.add(start, builder.mul(k, left_depth_))]))
-                    factors = splat(builder, factor, begin[0].type)
+                    factor = builder.load(builder.gep(left, [builder.add(start, builder.mul(k, left_depth))]))
+                    factors = emitter.splat(factor, kind)
                     for value, total, first in zip(values, row, begin, strict=True):
                         total.add_incoming(first, before)
-                        total.add_incoming(call_llvm(builder, "fmuladd", [factors, value, total]), builder.block)
+                        total.add_incoming(emitter.call("fmuladd", factors, value, total), builder.block)
             for target, row in zip(targets, sums, strict=True):
                 for v, total in enumerate(row):
-                    builder.store(total.incomings[1][0], vector_at(out, out_, target, v), align=align)
+                    emitter.store(out, vector(target, v), total.incomings[1][0], kind)
 
-        switch(builder, shape_, [functools.partial(tile, r, v) for r in range(1, ROWS + 1) for v in (1, 2)])
-        return context.get_dummy_value()
+        switch(builder, shape, [functools.partial(tile, r, v) for r in range(1, ROWS + 1) for v in (1, 2)])
 
-    w = types.intp
-    steps = left_step if isinstance(left_step, types.Array) else w
-    ahead_type = following if following == types.none else w
-    return types.void(left, w, steps, w, right, w, w, ahead_type, w, base, w, out, w, w, w), generate
+    return types.void(left, w, steps, w, right, w, w, prefetched, w, base, w, out, w, w, w), emit

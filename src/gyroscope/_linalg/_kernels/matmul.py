@@ -21,7 +21,7 @@ _BYTES = 64
 _NO_INDEX = np.empty(0, np.int64)
 
 
-class Layer:
+class PackedLayer:
     """A copy of a linear layer's weights and bias, packed for `linear` into panels as wide as two vectors."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -36,17 +36,17 @@ class Layer:
         self.arrays = panels.view(-1).numpy(), padded_bias.numpy()
 
 
-def linear(inputs: Tensor | IndexedBatch, layer: Layer) -> Tensor:
+def linear(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> Tensor:
     """Return (samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
-    from gyroscope._linalg._kernels.compiled import layer_loops
+    from gyroscope._linalg._kernels.compiled import matmul_loops
 
     rows, index, samples = _samples(inputs, layer)
     out = rows.new_empty(samples, layer.m)
-    bounds = threads.pieces(layer.n, samples, layer_loops.ROWS)
+    bounds = threads.pieces(layer.n, samples, matmul_loops.ROWS)
     arrays = flat(rows), index, *layer.arrays, out.view(-1).numpy()
 
     def work(begin: int, end: int) -> None:
-        layer_loops.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
+        matmul_loops.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
 
     threads.spread(work, len(bounds) - 1)
     return out
@@ -66,38 +66,39 @@ class Classified(NamedTuple):
 
 
 def classify(
-    inputs: Tensor | IndexedBatch, layer: Layer, weight: Tensor, bias: Tensor | None, targets: Tensor, shares: Tensor
-) -> Classified:
+    inputs: Tensor | IndexedBatch, first: PackedLayer, weight: Tensor, bias: Tensor | None, targets: Tensor,
+    shares: Tensor,
+) -> Classified:  # fmt: skip
     """Pass inputs through a linear layer, ReLU, a linear layer with (c, m) weights and cross entropy, and back.
 
     Args:
         inputs: (samples, n), equally many samples for each worker.
-        layer: the first layer.
+        first: the first layer.
         weight: (c, m), of the last layer.
         bias: (c,), of the last layer.
         targets: (samples,), from 0 to c - 1, or -100 for samples that do not count: their gradients are zero. (torch's
             are NaN where such a sample holds NaN or infinities.)
         shares: (workers,), the factors of the workers' losses before they are differentiated.
     """
-    from gyroscope._linalg._kernels.compiled import layer_loops
+    from gyroscope._linalg._kernels.compiled import matmul_loops
 
-    rows, index, samples = _samples(inputs, layer)
+    rows, index, samples = _samples(inputs, first)
     c, h = len(weight), len(shares)
-    alike = {each.dtype for each in (weight, shares, *([] if bias is None else [bias]))} == {layer.dtype}
-    fit = weight.shape == (c, layer.m) and targets.shape == (samples,) and h > 0 and samples % h == 0
+    alike = {each.dtype for each in (weight, shares, *([] if bias is None else [bias]))} == {first.dtype}
+    fit = weight.shape == (c, first.m) and targets.shape == (samples,) and h > 0 and samples % h == 0
     if not fit or not alike or targets.dtype != torch.int64 or samples == 0:
         raise ValueError("inputs, weights, targets and shares must be of fitting shapes and types")
     if not targets_fit(targets, c):
         raise ValueError(f"targets must be from 0 to {c - 1}, or {IGNORED}")
-    last, back = Layer(weight, bias), Layer(weight.T, None)
-    found = Classified(*(rows.new_empty(samples, *width) for width in ((), (layer.m,), (layer.m,), (c,))))
-    given = flat(rows), index, *layer.arrays, *last.arrays, *back.arrays
+    last, back = PackedLayer(weight, bias), PackedLayer(weight.T, None)
+    found = Classified(*(rows.new_empty(samples, *width) for width in ((), (first.m,), (first.m,), (c,))))
+    given = flat(rows), index, *first.arrays, *last.arrays, *back.arrays
     truth = flat(targets.contiguous()), flat(shares.contiguous())
     results = flat(found.losses), flat(found.hidden), flat(found.grad_preactivation), flat(found.grad_logits)
-    bounds = threads.pieces(layer.n, samples, layer_loops.ROWS)
+    bounds = threads.pieces(first.n, samples, matmul_loops.ROWS)
 
     def work(begin: int, end: int) -> None:
-        layer_loops.classify(*given, *truth, *results, bounds[begin], bounds[end], layer.n, layer.m, c, IGNORED)
+        matmul_loops.classify(*given, *truth, *results, bounds[begin], bounds[end], first.n, first.m, c, IGNORED)
 
     threads.spread(work, len(bounds) - 1)
     return found
@@ -145,7 +146,7 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
 
     Each row is then shifted and clipped like `shift_and_clip` does.
     """
-    from gyroscope._linalg._kernels.compiled import layer_loops
+    from gyroscope._linalg._kernels.compiled import matmul_loops
 
     check_rows(layers, shift, out)
     (h, d), b = out.shape, layers[0].grad_output.shape[1]
@@ -162,12 +163,12 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     like, stride = rows[:0], out.stride(0)
 
     def work(begin: int, end: int) -> None:
-        layer_loops.rows_by_worker(*addresses, shapes, like, rows, stride, d, begin, end, b, vector, limit)
+        matmul_loops.rows_by_worker(*addresses, shapes, like, rows, stride, d, begin, end, b, vector, limit)
 
     threads.spread_rows(work, h, max(d, *(b * layer.n for layer in layers)))
 
 
-def _samples(inputs: Tensor | IndexedBatch, layer: Layer) -> tuple[Tensor, Any, int]:
+def _samples(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> tuple[Tensor, Any, int]:
     """Return a layer's inputs as rows, the indices of the samples among them (empty for all), and their number."""
     rows, index = _parts(inputs)
     if rows.dim() != 2 or rows.shape[1] != layer.n or rows.dtype != layer.dtype:
@@ -191,12 +192,12 @@ def _parts(values: Tensor | IndexedBatch) -> tuple[Tensor, Tensor | None]:
         return values.contiguous(), None
     rows, index = values.source.contiguous(), values.index.contiguous()
     if rows.dim() != 2:
-        raise ValueError(f"rows must be picked from a matrix, not from values of the shape {tuple(rows.shape)}")
+        raise ValueError(f"indexed samples must be rows of a matrix, got values of the shape {tuple(rows.shape)}")
     if index.dtype != torch.int64 or not index.is_cpu:
-        raise ValueError(f"rows must be picked by torch.int64 on the CPU, not by {index.dtype} on {index.device}")
+        raise ValueError(f"sample indices must be torch.int64 on the CPU, got {index.dtype} on {index.device}")
     numbers = flat(index)
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(rows):
-        raise IndexError(f"rows {numbers.min()} to {numbers.max()} are picked, and there are {len(rows)}")
+        raise IndexError(f"sample indices must be from 0 to {len(rows) - 1}, got {numbers.min()} to {numbers.max()}")
     return rows, index
 
 
