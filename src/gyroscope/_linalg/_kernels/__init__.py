@@ -91,7 +91,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     row_updates.shift_and_clip(rows, rows[0], 1.0)
     row_updates.copy_finite(rows[0], rows[1])
     row_updates.accumulate(rows, rows, 0.9)
-    row_updates.accumulate(rows[:1], rows[:1], 0.9)
+    row_updates.accumulate_row(rows[0], rows[1], 0.9)
     layer = matmul.PackedLayer(rows, rows[0, :3])
     matmul.linear(rows, layer)
     matmul.classify(rows, layer, rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])

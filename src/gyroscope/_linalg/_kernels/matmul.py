@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyroscope._linalg._kernels import threads
+from gyroscope._linalg._kernels import compiled, threads
 from gyroscope._linalg._kernels.arrays import flat
 from gyroscope._linalg.indexed_batch import IndexedBatch
 
@@ -38,15 +38,13 @@ class PackedLayer:
 
 def linear(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> Tensor:
     """Return (samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
-    from gyroscope._linalg._kernels.compiled import matmul_loops
-
     rows, index, samples = _samples(inputs, layer)
     out = rows.new_empty(samples, layer.m)
-    bounds = threads.pieces(layer.n, samples, matmul_loops.ROWS)
+    bounds = threads.pieces(layer.n, samples, compiled.matmul_loops.ROWS)
     arrays = flat(rows), index, *layer.arrays, out.view(-1).numpy()
 
     def work(begin: int, end: int) -> None:
-        matmul_loops.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
+        compiled.matmul_loops.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
 
     threads.spread(work, len(bounds) - 1)
     return out
@@ -80,8 +78,6 @@ def classify(
             are NaN where such a sample holds NaN or infinities.)
         shares: (workers,), the factors of the workers' losses before they are differentiated.
     """
-    from gyroscope._linalg._kernels.compiled import matmul_loops
-
     rows, index, samples = _samples(inputs, first)
     c, h = len(weight), len(shares)
     alike = {each.dtype for each in (weight, shares, *([] if bias is None else [bias]))} == {first.dtype}
@@ -95,10 +91,12 @@ def classify(
     given = flat(rows), index, *first.arrays, *last.arrays, *back.arrays
     truth = flat(targets.contiguous()), flat(shares.contiguous())
     results = flat(found.losses), flat(found.hidden), flat(found.grad_preactivation), flat(found.grad_logits)
-    bounds = threads.pieces(first.n, samples, matmul_loops.ROWS)
+    bounds = threads.pieces(first.n, samples, compiled.matmul_loops.ROWS)
 
     def work(begin: int, end: int) -> None:
-        matmul_loops.classify(*given, *truth, *results, bounds[begin], bounds[end], first.n, first.m, c, IGNORED)
+        compiled.matmul_loops.classify(
+            *given, *truth, *results, bounds[begin], bounds[end], first.n, first.m, c, IGNORED
+        )
 
     threads.spread(work, len(bounds) - 1)
     return found
@@ -146,8 +144,6 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
 
     Each row is then shifted and clipped like `shift_and_clip` does.
     """
-    from gyroscope._linalg._kernels.compiled import matmul_loops
-
     check_rows(layers, shift, out)
     (h, d), b = out.shape, layers[0].grad_output.shape[1]
     if out.stride(1) != 1 and d > 1:
@@ -163,7 +159,7 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     like, stride = rows[:0], out.stride(0)
 
     def work(begin: int, end: int) -> None:
-        matmul_loops.rows_by_worker(*addresses, shapes, like, rows, stride, d, begin, end, b, vector, limit)
+        compiled.matmul_loops.rows_by_worker(*addresses, shapes, like, rows, stride, d, begin, end, b, vector, limit)
 
     threads.spread_rows(work, h, max(d, *(b * layer.n for layer in layers)))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyroscope._linalg._kernels import threads
+from gyroscope._linalg._kernels import compiled, threads
 from gyroscope._linalg._kernels.arrays import flat
 
 _SMALL = 2.0**-100
@@ -45,19 +44,16 @@ def _copies_at_the_end(rows: Tensor) -> int:
 
     Rows that differ do so within a few columns, so the search costs next to nothing where there are no copies.
     """
-    from gyroscope._linalg._kernels.compiled import pairwise_loops
-
     n, d = rows.shape
     words = flat(rows).view(np.int32 if rows.dtype == torch.float32 else np.int64)
-    return int(pairwise_loops.copies_at_the_end(words, n, rows.stride(0), d))
+    return int(compiled.pairwise_loops.copies_at_the_end(words, n, rows.stride(0), d))
 
 
 def _squares(rows: Tensor, bounds: Int64Array) -> Float64Array:
-    from gyroscope._linalg._kernels.compiled import pairwise_loops as loops
-
     n, d = rows.shape
-    table, single = np.empty((n, n)), rows.dtype == torch.float32
-    if loops.added_up(_by_piece(loops.squares, rows, bounds, _tiles(n), n * n), _SMALL * d * single, table):
+    table, single, loops = np.empty((n, n)), rows.dtype == torch.float32, compiled.pairwise_loops
+    by_piece = _by_piece(loops.squares, rows, bounds, loops.tiles(n), n * n)
+    if loops.added_up(by_piece, _SMALL * d * single, table):
         if single:
             _repair(table, rows, bounds)
         table[np.isnan(table)] = np.inf
@@ -66,8 +62,6 @@ def _squares(rows: Tensor, bounds: Int64Array) -> Float64Array:
 
 def _repair(table: Float64Array, rows: Tensor, bounds: Int64Array) -> None:
     """Compute again, in float64, the squares that overflowed or underflowed in float32."""
-    from gyroscope._linalg._kernels.compiled import pairwise_loops
-
     n, d = rows.shape
     off = ~np.eye(n, dtype=bool)
     large = ~np.isfinite(table) & off
@@ -87,7 +81,7 @@ def _repair(table: Float64Array, rows: Tensor, bounds: Int64Array) -> None:
     if pairs:
         which = np.array(pairs, dtype=np.int64)
         left, right = which.T
-        squares = _by_piece(pairwise_loops.exact_squares, rows, bounds, which, len(pairs)).sum(axis=0)
+        squares = _by_piece(compiled.pairwise_loops.exact_squares, rows, bounds, which, len(pairs)).sum(axis=0)
         table[left, right] = table[right, left] = squares
     table[:] = table[np.ix_(first, first)]
 
@@ -107,10 +101,3 @@ def _by_piece(kernel: Callable[..., None], rows: Tensor, bounds: Int64Array, whi
 
 def _is_finite(row: Tensor) -> bool:
     return bool(np.isfinite(flat(row)).all())  # numpy: unlike the kernels, torch's threads do not survive a fork
-
-
-@functools.lru_cache(maxsize=64)
-def _tiles(n: int) -> Any:
-    from gyroscope._linalg._kernels.compiled import pairwise_loops
-
-    return pairwise_loops.tiles(n)

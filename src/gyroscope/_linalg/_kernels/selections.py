@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels import networks, threads
+from gyroscope._linalg._kernels import compiled, networks, threads
 from gyroscope._linalg._kernels.arrays import flat
 
 _WIDTH = 96
@@ -65,8 +65,6 @@ def _columns(
     ranks: tuple[int, ...] = (),
 ) -> Tensor:
     """Return what the kernel `columns` computes: a row for each rank, or one row."""
-    from gyroscope._linalg._kernels.compiled import selection_loops
-
     n, d = rows.shape
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
     bounds = threads.pieces(n, d, _WIDTH)
@@ -75,7 +73,7 @@ def _columns(
     fixed: tuple[Any, ...] = (_WIDTH, *network, *wanted, *_sparse(shares, matrix.dtype), target)
 
     def work(begin: int, end: int) -> None:
-        selection_loops.columns(matrix, n, stride, bounds[begin], bounds[end], *fixed)
+        compiled.selection_loops.columns(matrix, n, stride, bounds[begin], bounds[end], *fixed)
 
     threads.spread(work, len(bounds) - 1)
     return out

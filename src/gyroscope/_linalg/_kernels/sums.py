@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels import threads
+from gyroscope._linalg._kernels import compiled, threads
 from gyroscope._linalg._kernels.arrays import flat
 
 Vector = Tensor | tuple[Tensor, Tensor]
@@ -39,17 +39,15 @@ class Products(NamedTuple):
 
 def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
     """Return the column means, the total squared deviation and, on request, the columns' standard deviations."""
-    from gyroscope._linalg._kernels.compiled import lanes, sum_loops
-
     n, d = rows.shape
-    bounds = threads.pieces(n, d, lanes.WIDE)
+    bounds = threads.pieces(n, d, compiled.lanes.WIDE)
     means, deviations = (torch.empty(size, dtype=rows.dtype) for size in (d, d if std else 0))
     squares = np.zeros(len(bounds) - 1)
     arrays = means.numpy(), deviations.numpy(), squares
     matrix, stride = flat(rows), rows.stride(0)
 
     def work(begin: int, end: int) -> None:
-        sum_loops.moments(matrix, n, stride, bounds, begin, end, *arrays)
+        compiled.sum_loops.moments(matrix, n, stride, bounds, begin, end, *arrays)
 
     threads.spread(work, len(squares))
     return ColumnMoments(means, deviations if std else None, float(squares.sum()))
@@ -57,18 +55,16 @@ def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
 
 def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     """Return the mean of the rows with the chosen indices. The other rows are never read."""
-    from gyroscope._linalg._kernels.compiled import lanes, sum_loops
-
     n, d = rows.shape
     indices = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
     if indices.size == 0 or indices.min() < 0 or indices.max() >= n:
         raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {indices.tolist()}")
-    bounds = threads.pieces(indices.size, d, lanes.WIDE)
+    bounds = threads.pieces(indices.size, d, compiled.lanes.WIDE)
     out = torch.empty(d, dtype=rows.dtype)
     matrix, stride, target = flat(rows), rows.stride(0), out.numpy()
 
     def work(begin: int, end: int) -> None:
-        sum_loops.mean_of(matrix, indices, n, stride, bounds[begin], bounds[end], target)
+        compiled.sum_loops.mean_of(matrix, indices, n, stride, bounds[begin], bounds[end], target)
 
     threads.spread(work, len(bounds) - 1)
     return out
@@ -79,8 +75,6 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
 
     The difference of a tuple of two vectors is never stored as a whole.
     """
-    from gyroscope._linalg._kernels.compiled import sum_loops
-
     differences = [vector if isinstance(vector, tuple) else (vector, None) for vector in vectors]
     first = differences[0][0]
     k, d = len(vectors), first.shape[0]
@@ -89,7 +83,7 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
         raise ValueError("the vectors must have one length and one type")
     which = np.array([*(itertools.combinations(range(k), 2) if pairs is None else pairs)], dtype=np.int64)
     which = which.reshape(-1, 2)
-    bounds = threads.pieces(k, d, sum_loops.WIDTH)
+    bounds = threads.pieces(k, d, compiled.sum_loops.WIDTH)
     norms, most, dots = (np.zeros((len(bounds) - 1, size)) for size in (k, k, len(which)))
     # Addresses, because numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
     minuends, subtrahends = np.array(
@@ -98,7 +92,7 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
     like = flat(first)
 
     def work(begin: int, end: int) -> None:
-        sum_loops.products(minuends, subtrahends, like, bounds, begin, end, which, norms, dots, most)
+        compiled.sum_loops.products(minuends, subtrahends, like, bounds, begin, end, which, norms, dots, most)
 
     threads.spread(work, len(dots))
     table = np.full((k, k), np.nan)

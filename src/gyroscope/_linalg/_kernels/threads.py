@@ -72,11 +72,16 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
 
 
 def spread_rows(work: Callable[[int, int], object], n: int, d: int) -> None:
-    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is small."""
-    if n * d < 2 * _PIECE:
-        work(0, n)
-    else:
+    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is not large."""
+    if is_large(n, d):
         spread(work, n)
+    else:
+        work(0, n)
+
+
+def is_large(n: int, d: int) -> bool:
+    """Return whether it is worth while to share work on an (n, d) matrix among threads."""
+    return n * d >= 2 * _PIECE
 
 
 @functools.cache

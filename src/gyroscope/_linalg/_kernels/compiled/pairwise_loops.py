@@ -7,6 +7,7 @@ blocks accumulate in float64.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ _PAIRS = TILE * TILE
 _LINE = 64  # bytes per cache line
 
 
+@functools.lru_cache(maxsize=64)
 def tiles(n: int) -> Any:
     """Return (tiles, 3): the first left row, the first right row and the shape of each tile. They cover all pairs once.
 
