@@ -1,9 +1,9 @@
-"""How long the kernels take, as ratios to torch's own operations.
+"""Time the kernels as ratios to torch's own operations.
 
     python benchmarks/kernels.py [--repeats 15] [--growth]
 
-Each kernel and its yardstick run in turn, many times, in one process; a ratio is that of the least times and (in
-brackets) of the medians. Only ratios mean something on a machine that others use.
+Each kernel and its reference run in turn, many times, in one process; a ratio is that of the least times and (in
+brackets) of the medians. Only ratios are comparable on a machine that other programs use.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 import torch
 
 from gyroscope._linalg import _kernels
+from gyroscope._linalg._kernels import pairwise, row_updates, selections, sums
 
 SMALL, LARGE = (51, 79_510), (25, 1_310_922)
 Timed = Callable[[], object]
 
 
 def interleaved(functions: Mapping[str, Timed], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each run of each function, in turn."""
+    """Return the seconds of each run of each function; they run in turn."""
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(repeats + 1):
         for name, function in functions.items():
@@ -34,62 +35,58 @@ def interleaved(functions: Mapping[str, Timed], repeats: int) -> dict[str, list[
     return {name: values[1:] for name, values in times.items()}  # the first run warms caches and threads up
 
 
-def compare(kernel: tuple[str, Timed], yardstick: tuple[str, Timed], target: str, repeats: int) -> None:
-    times = interleaved({kernel[0]: kernel[1], yardstick[0]: yardstick[1]}, repeats)
-    ours, theirs = times[kernel[0]], times[yardstick[0]]
+def compare(name: str, kernel: Timed, reference: tuple[str, Timed], repeats: int, target: str = "") -> None:
+    ours, theirs = interleaved({"kernel": kernel, "reference": reference[1]}, repeats).values()
     least, middle = min(ours) / min(theirs), statistics.median(ours) / statistics.median(theirs)
     print(
-        f"{kernel[0]:28} {min(ours) * 1e3:8.2f} ms   {yardstick[0]:22} {min(theirs) * 1e3:8.2f} ms"
+        f"{name:28} {min(ours) * 1e3:8.2f} ms   {reference[0]:22} {min(theirs) * 1e3:8.2f} ms"
         f"   {least:6.3f} ({middle:6.3f})   {target}"
     )
 
 
 def table(shape: tuple[int, int], repeats: int) -> None:
-    rows = torch.randn(shape)
+    rows, momentum = torch.randn(shape), torch.randn(shape)
     n = shape[0]
     few = max(3, repeats // 5)  # torch's median is slow
-
-    def mean() -> object:
-        return rows.mean(dim=0)
-
-    def gram() -> object:
-        return rows @ rows.T
-
-    def deviation() -> object:
-        return torch.linalg.vector_norm(rows - rows.mean(dim=0), dtype=torch.float64)
-
-    print(f"\n{shape}, {torch.get_num_threads()} thread(s)")
-    compare(("median", lambda: _kernels.median(rows)), ("mean", mean), "at most 2.5" if shape == LARGE else "", repeats)
+    mean = ("mean", lambda: rows.mean(dim=0))
     slow = ("torch.median", lambda: rows.median(dim=0))
-    compare(("median", lambda: _kernels.median(rows)), slow, "at most 0.067" if shape == SMALL else "", few)
-    compare(("trimmed mean", lambda: _kernels.trimmed_mean(rows, n // 4)), ("mean", mean), "", repeats)
-    compare(("mean around median", lambda: _kernels.mean_around_median(rows, n // 2)), ("mean", mean), "", repeats)
+    deviation = ("mean and deviation", lambda: torch.linalg.vector_norm(rows - rows.mean(dim=0), dtype=torch.float64))
     # Bulyan's middle step: as many mixtures of the best rows as there are selections.
     f = (n - 3) // 4
     size = n - 2 * f - 2
     shares = torch.stack([(torch.arange(n) >= i) & (torch.arange(n) < n - f - 2) for i in range(size)]).double()
     shares /= shares.sum(dim=1, keepdim=True)
-    bulyan = ("mean around median, mixed", lambda: _kernels.mean_around_median(rows, size - 2 * f, shares))
-    compare(bulyan, ("mean", mean), "", repeats)
     chosen = list(range(n - f - 2))
-    plain = ("index_select and mean", lambda: rows.index_select(0, torch.tensor(chosen)).mean(dim=0))
-    compare(("mean of chosen rows", lambda: _kernels.mean_of(rows, chosen)), plain, "", repeats)
-    compare(("distances", lambda: _kernels.distances(rows)), ("rows @ rows.T", gram), "at most 2.5", repeats)
-    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean", mean), "", repeats)
-    compare(("moments", lambda: _kernels.column_moments(rows)), ("mean and deviation", deviation), "", few)
-    compare(("moments with std", lambda: _kernels.column_moments(rows, std=True)), ("mean", mean), "", repeats)
-    compare(("9 vectors, 36 products", lambda: _kernels.gram(list(rows[:9]))), ("mean", mean), "", repeats)
+    selected = ("index_select and mean", lambda: rows.index_select(0, torch.tensor(chosen)).mean(dim=0))
+    product = ("rows @ rows.T", lambda: rows @ rows.T)
+    added = ("torch.add in place", lambda: torch.add(rows, momentum, alpha=0.9, out=momentum))
+
+    print(f"\n{shape}, {torch.get_num_threads()} thread(s)")
+    median = functools.partial(selections.median, rows)
+    compare("median", median, mean, repeats, "at most 2.5" if shape == LARGE else "")
+    compare("median", median, slow, few, "at most 0.067" if shape == SMALL else "")
+    compare("trimmed mean", lambda: selections.trimmed_mean(rows, n // 4), mean, repeats)
+    compare("mean around median", lambda: selections.mean_around_median(rows, n // 2), mean, repeats)
+    mixed = functools.partial(selections.mean_around_median, rows, size - 2 * f, shares)
+    compare("mean around median, mixed", mixed, mean, repeats)
+    compare("mean of chosen rows", lambda: sums.mean_of(rows, chosen), selected, repeats)
+    compare("squared distances", lambda: pairwise.squared_distances(rows), product, repeats, "at most 2.5")
+    compare("moments", lambda: sums.moments(rows), mean, repeats)
+    compare("moments", lambda: sums.moments(rows), deviation, few)
+    compare("moments with std", lambda: sums.moments(rows, std=True), mean, repeats)
+    compare("9 vectors, 36 products", lambda: sums.products(list(rows[:9])), mean, repeats)
+    compare("momentum", lambda: row_updates.accumulate(momentum, rows, 0.9), added, repeats)
 
 
 def growth(repeats: int) -> None:
-    """Nanoseconds per column of 100,000, which should grow no faster than n log^2 n and n^2."""
+    """Print nanoseconds per column of 100,000, which should grow no faster than n log^2 n and n^2."""
     print(f"\ngrowth in n, {torch.get_num_threads()} thread(s): nanoseconds per column")
     print("   n    median   / n log2^2 n   distances   / n^2")
     for n in (7, 15, 25, 31, 33, 51, 65, 101, 151, 255):
         rows = torch.randn(n, 100_000)
         functions = {
-            "median": functools.partial(_kernels.median, rows),
-            "all": functools.partial(_kernels.distances, rows),
+            "median": functools.partial(selections.median, rows),
+            "all": functools.partial(pairwise.squared_distances, rows),
         }
         times = {name: min(values) * 1e4 for name, values in interleaved(functions, repeats).items()}
         logarithmic = times["median"] / n / math.log2(n) ** 2

@@ -1,4 +1,4 @@
-"""How memory is laid out: rows that begin with cache lines of their own, without anybody noticing."""
+"""Memory layout: rows begin at cache lines, and rules do not depend on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gyroscope.rules import RULES, parse
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("d", [1, 15, 16, 17, 31, 32, 79_510, 79_504])
-def test_rows_begin_with_cache_lines_an_odd_number_apart(d: int, dtype: torch.dtype) -> None:
+def test_rows_begin_at_cache_lines_an_odd_number_apart(d: int, dtype: torch.dtype) -> None:
     table = memory.table(5, d, torch.empty(0, dtype=dtype))
     assert table.shape == (5, d) and table.dtype == dtype and table.stride(1) == 1
     apart = table.stride(0) * table.element_size()
@@ -26,8 +26,8 @@ def test_other_devices_get_plain_matrices() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
-def test_rules_do_not_care_how_rows_lie(name: str) -> None:
-    """What a run hands to its rule is a table: the gaps between its rows hold anything."""
+def test_rules_do_not_depend_on_the_row_stride(name: str) -> None:
+    """A run gives its rule a matrix with gaps between the rows, which may hold anything."""
     rule, f = parse(name), 1
     n = max(rule.min_workers(f), 9)
     rows = torch.randn(n, 37, generator=torch.Generator().manual_seed(1))

@@ -1,4 +1,4 @@
-"""Rows: the checks, the distances, and the way between a module's parameters and one vector."""
+"""Checks of rows, distances between rows, and parameters as one flat vector."""
 
 from __future__ import annotations
 
@@ -15,11 +15,22 @@ from torch import Tensor, nn
 
 from gyroscope._core.errors import RowsError
 from gyroscope._linalg import _kernels, matrix
-from gyroscope._linalg.matrix import attach, check, distances, flatten, split_like, trainable
+from gyroscope._linalg.distances import squared_distances
+from gyroscope._linalg.flat_parameters import attach, flatten, split_like, trainable
+from gyroscope._linalg.matrix import check
+
+
+def distances(rows: Tensor) -> Tensor:
+    return squared_distances(rows).sqrt()
+
+
+def plain_distances(rows: Tensor) -> Tensor:
+    with _kernels.switched_off():
+        return distances(rows)
 
 
 def table(rows: Tensor) -> Tensor:
-    """The oracle's distances."""
+    """Return the oracle's distances."""
     values = rows.tolist()
     return torch.tensor(
         [[0.0 if i == j else oracles.distance(a, b) for j, b in enumerate(values)] for i, a in enumerate(values)],
@@ -31,7 +42,7 @@ def table(rows: Tensor) -> Tensor:
 
 
 def promised(rows: torch.Tensor) -> float:
-    """The relative accuracy of distances: the fast path sums float32 squares in short runs."""
+    """Return the relative accuracy of distances: the kernel sums float32 squares in short runs."""
     return 1e-6 if rows.dtype == torch.float32 else 1e-12
 
 
@@ -39,7 +50,7 @@ def promised(rows: torch.Tensor) -> float:
 def test_distances_are_relatively_accurate(data: st.DataObject) -> None:
     rows = data.draw(matrices(data.draw(st.integers(1, 9))))
     before = rows.clone()
-    for got in (distances(rows), matrix.plain_squared_distances(rows).sqrt()):
+    for got in (distances(rows), plain_distances(rows)):
         assert got.dtype == torch.float64 and got.shape == (len(rows), len(rows))
         assert torch.equal(got, got.T) and not got.diagonal().any()
     assert torch.allclose(got, table(rows), rtol=1e-12, atol=0)
@@ -65,7 +76,7 @@ def test_distances_of_any_number_of_columns_per_block(monkeypatch: pytest.Monkey
     rows = normal(5, 12, seed=1)
     for block in (1, 5, 12, 13):
         monkeypatch.setattr(matrix, "_BLOCK", block, raising=True)
-        assert torch.allclose(matrix.plain_squared_distances(rows).sqrt(), table(rows), rtol=1e-13, atol=0)
+        assert torch.allclose(plain_distances(rows), table(rows), rtol=1e-13, atol=0)
 
 
 def test_distances_of_rows_in_other_layouts() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import gyroscope as gy
 from gyroscope import attacks, momentum
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.flat_parameters import attach, trainable
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients, flip
 from gyroscope.simulation.data.splits import Split
 from gyroscope.simulation.workers import SimulatedWorkers
@@ -32,7 +32,7 @@ def workers(model: nn.Module | None = None, **options: object) -> SimulatedWorke
     torch.manual_seed(3)
     model = model or nn.Sequential(nn.Flatten(), nn.Linear(8, 10), nn.LogSoftmax(dim=1))
     settings: dict[str, object] = {"count": H, "batch": BATCH, "seed": SEED, "clip": 1.0, "l2": 1e-3, **options}
-    return SimulatedWorkers(model, F.nll_loss, data(), matrix.attach(model), **settings)  # type: ignore[arg-type]
+    return SimulatedWorkers(model, F.nll_loss, data(), attach(model), **settings)  # type: ignore[arg-type]
 
 
 def momentum_of() -> momentum.WorkerMomentum:
@@ -45,7 +45,7 @@ def gradient(of: SimulatedWorkers, worker: int, step: int, flipped: bool) -> Ten
     of.model.zero_grad()
     with torch.enable_grad():
         loss = F.nll_loss(of.model(inputs[0]), 9 - targets[0] if flipped else targets[0])
-    parts = torch.autograd.grad(loss, matrix.trainable(of.model))
+    parts = torch.autograd.grad(loss, trainable(of.model))
     whole = torch.cat([part.reshape(-1) for part in parts]) + of.l2 * of.parameters
     return whole * min(1.0, of.clip / float(whole.norm()))
 

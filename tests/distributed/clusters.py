@@ -27,7 +27,7 @@ launching._context.set_forkserver_preload(
         "gyroscope.cli",
         "gyroscope.distributed.server.parameter_server",
         "gyroscope.distributed.worker",
-        "gyroscope._linalg._kernels.compiled.moments",
+        "gyroscope._linalg._kernels.compiled.sum_loops",
         "tomli_w",
     ]
 )

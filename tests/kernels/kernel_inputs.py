@@ -1,4 +1,4 @@
-"""What all kernel tests share: matrices of ordinary and of nasty numbers, the plain path, and equality with NaN."""
+"""Helpers of all kernel tests: matrices of ordinary and of extreme numbers, the plain path, and equality with NaN."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NASTY = torch.tensor(
 
 
 def fill(n: int, d: int, seed: int, kind: str, dtype: torch.dtype, gap: int = 0) -> Tensor:
-    """(n, d) rows with `gap` unused elements between them."""
+    """Return an (n, d) matrix with `gap` unused elements between its rows."""
     generator = torch.Generator().manual_seed(seed)
     normal = torch.randn(n, d, generator=generator)
     nasty = NASTY[torch.randint(len(NASTY), (n, d), generator=generator)]
@@ -54,13 +54,13 @@ rows = st.builds(
 
 
 def plain(function: Callable[..., Result], *args: object) -> Result:
-    """The function's result without kernels."""
+    """Return the function's result without kernels."""
     with _kernels.switched_off():
         return function(*args)
 
 
 def same(left: Tensor, right: Tensor) -> bool:
-    """Equal everywhere, NaN where the other is NaN, and of one type."""
+    """Return whether two tensors have one dtype and equal values, where NaN equals NaN."""
     nan = left.isnan()
     return (
         left.dtype == right.dtype
@@ -70,7 +70,7 @@ def same(left: Tensor, right: Tensor) -> bool:
 
 
 def close(left: Tensor, right: Tensor, tolerance: float = 1e-6) -> bool:
-    """Finite values within a relative tolerance; all others, and zeros, the same."""
+    """Return whether finite values agree within a relative tolerance, and all others exactly."""
     finite = left.isfinite() & right.isfinite()
     return same(left.masked_fill(finite, 1), right.masked_fill(finite, 1)) and bool(
         ((left - right).abs() <= tolerance * right.abs())[finite].all()

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_inputs import KINDS, fill
+from kernel_inputs import KINDS, fill, plain
 from torch import Tensor
 
-from gyroscope._linalg import _kernels
-from gyroscope._linalg.accumulate import accumulate, plain_accumulate
+from gyroscope._linalg._kernels import row_updates
+from gyroscope._linalg.accumulate import accumulate
 from gyroscope._linalg.memory import table
 
 DTYPES = (torch.float32, torch.float64)
@@ -20,21 +20,21 @@ LARGEST = {dtype: torch.finfo(dtype).max for dtype in DTYPES}
 
 
 def bits(values: Tensor) -> Tensor:
-    """Whole numbers: they tell -0.0 from 0.0, and NaN is equal to itself."""
+    """Return the values as integers: they tell -0.0 from 0.0, and NaN equals itself."""
     return values.contiguous().view(torch.int32 if values.dtype == torch.float32 else torch.int64)
 
 
 def check(memory: Tensor, gradient: Tensor, mu: float, gain: float) -> Tensor | None:
-    """Compare both paths, and their result with its definition."""
+    """Compare both paths with each other and with the definition; return what the kernel returned."""
     before, gradient_before = memory.clone(), bits(gradient).clone()
-    plain = memory.clone()
-    expected = plain_accumulate(plain, gradient, mu, gain)
-    done = _kernels.accumulate(memory, gradient, mu, gain)
+    reference = memory.clone()
+    expected = plain(accumulate, reference, gradient, mu, gain)
+    done = row_updates.accumulate(memory, gradient, mu, gain)
     total = torch.add(gradient if gain == 1 else gradient * gain, before, alpha=mu)
     finite = total.isfinite().all(dim=1)
     assert (done is None) == (expected is None) == bool(finite.all())
     assert done is None or (torch.equal(done, finite) and expected is not None and torch.equal(expected, finite))
-    assert torch.equal(bits(memory), bits(plain)) and torch.equal(bits(gradient), gradient_before)
+    assert torch.equal(bits(memory), bits(reference)) and torch.equal(bits(gradient), gradient_before)
     assert torch.equal(bits(memory[finite]), bits(total[finite]))
     assert torch.equal(bits(memory[~finite]), bits(before[~finite]))
     return done
@@ -89,7 +89,7 @@ def test_a_memory_that_is_lost_stays_as_it_is(lost: float) -> None:
     assert done is not None and done.tolist() == [False, True]
 
 
-def test_what_lies_between_the_rows_is_not_touched() -> None:
+def test_values_between_the_rows_are_not_touched() -> None:
     whole = torch.full((4, 50), 7.0)
     check(whole[:, 3:40], torch.ones(4, 37), 0.9, 1.0)
     assert (whole[:, :3] == 7).all() and (whole[:, 40:] == 7).all()

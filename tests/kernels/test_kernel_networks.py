@@ -1,4 +1,4 @@
-"""The networks on their own, by the zero-one principle: what sorts all zeros and ones sorts everything."""
+"""Comparator networks, by the zero-one principle: a network that sorts all zeros and ones sorts everything."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gyroscope._linalg._kernels import networks
 
 
-def run(plan: networks.Plan, values: list[int]) -> list[int]:
+def run(plan: networks.ComparatorNetwork, values: list[int]) -> list[int]:
     values = list(values)
     for start, size in plan.leaves:
         values[start : start + size] = sorted(values[start : start + size])
@@ -24,7 +24,7 @@ def run(plan: networks.Plan, values: list[int]) -> list[int]:
     return values
 
 
-def comparators(plan: networks.Plan) -> int:
+def comparators(plan: networks.ComparatorNetwork) -> int:
     return sum(len(networks.small_merge(int(left), int(right))[0]) for _, left, right in plan.merges)
 
 
@@ -37,7 +37,7 @@ def inputs(n: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("size", range(networks.LEAF + 1))
 def test_the_small_sorts_sort(size: int) -> None:
-    """All zeros and ones there are, one input per column."""
+    """Try all inputs of zeros and ones, one per column."""
     wires = (np.arange(2**size)[None, :] >> np.arange(size)[:, None]) & 1
     ordered = np.sort(wires, axis=0)
     for low, high in networks.small_sort(size):

@@ -1,4 +1,4 @@
-"""Threads, child processes, and what happens without numba or without a place to keep what it compiles."""
+"""Dispatch, threads, child processes, and processes without numba or without a folder for its cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyroscope._linalg import _kernels
-from gyroscope._linalg._kernels import threads
+from gyroscope._linalg._kernels import pairwise, selections, sums, threads
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "median": _kernels.median,
-    "mean_around_median": lambda matrix: _kernels.mean_around_median(matrix, 5),
-    "distances": _kernels.distances,
-    "moments": lambda matrix: _kernels.column_moments(matrix).mean,
-    "squares": lambda matrix: torch.tensor(_kernels.column_moments(matrix).squares, dtype=torch.float64),
-    "gram": lambda matrix: _kernels.gram(list(matrix)).dots,
+    "median": selections.median,
+    "mean_around_median": lambda matrix: selections.mean_around_median(matrix, 5),
+    "squared_distances": pairwise.squared_distances,
+    "moments": lambda matrix: sums.moments(matrix).mean,
+    "squares": lambda matrix: torch.tensor(sums.moments(matrix).squares, dtype=torch.float64),
+    "products": lambda matrix: torch.tensor(sums.products(list(matrix)).dots, dtype=torch.float64),
 }
 
 
@@ -44,7 +44,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.fixture(params=["openmp", "pool"])
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sources of threads: torch's OpenMP, and the pool that stands in for it."""
+    """Use both sources of threads: torch's OpenMP, and the pool of Python threads."""
     if request.param == "pool":
         monkeypatch.setattr(threads, "_openmp", lambda: None)
     elif threads._openmp() is None:
@@ -64,7 +64,7 @@ def test_one_thread_means_the_calling_thread(
 ) -> None:
     torch.set_num_threads(1)
     for source in ("_openmp", "_threads"):
-        monkeypatch.setattr(threads, source, lambda: pytest.fail("asked for a thread"))
+        monkeypatch.setattr(threads, source, lambda: pytest.fail("a second thread was used"))
     for function in FUNCTIONS.values():
         function(matrix)
 
@@ -105,7 +105,7 @@ def test_called_from_several_threads_at_once(matrix: Tensor) -> None:
 
 def _results(values: NDArray[np.float32]) -> list[bytes]:
     matrix = torch.from_numpy(values)
-    return [result.numpy().tobytes() for result in (_kernels.median(matrix), _kernels.distances(matrix))]
+    return [result.numpy().tobytes() for result in (selections.median(matrix), pairwise.squared_distances(matrix))]
 
 
 def _child(connection: Connection, values: NDArray[np.float32]) -> None:
@@ -146,6 +146,25 @@ def test_usable() -> None:
         assert not _kernels.usable(matrix)
 
 
+def test_a_kernel_replaces_the_plain_function_where_it_takes_the_arguments() -> None:
+    @_kernels.accelerated_by(lambda rows, factor=1: ("kernel", factor))
+    def first_decides(rows: Tensor, factor: int = 1) -> tuple[str, int]:
+        """Say something."""
+        return "plain", factor
+
+    @_kernels.accelerated_by(lambda *_: "kernel", _kernels.usable)
+    def both_decide(rows: Tensor, others: Tensor) -> str:
+        return "plain"
+
+    rows = torch.zeros(3, 4)
+    assert first_decides(rows) == ("kernel", 1) and first_decides(rows, factor=2) == ("kernel", 2)
+    assert first_decides(rows.half()) == ("plain", 1) and first_decides.__doc__ == "Say something."
+    assert both_decide(rows, rows[0]) == "kernel"
+    assert both_decide(rows, rows.double()) == both_decide(rows, rows.t()) == "plain"
+    with _kernels.switched_off():
+        assert first_decides(rows, 2) == ("plain", 2) and both_decide(rows, rows) == "plain"
+
+
 def test_without_numba_nothing_is_usable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_kernels, "_installed", lambda: False)
     assert not _kernels.usable(torch.zeros(3, 4))
@@ -165,6 +184,6 @@ def test_where_nothing_can_be_kept_it_still_compiles() -> None:
 
 
 def test_a_change_in_any_source_is_noticed() -> None:
-    from gyroscope._linalg._kernels.compiled import build, selections
+    from gyroscope._linalg._kernels.compiled import build, selection_loops
 
-    assert build._DIGEST in selections.columns.__qualname__
+    assert build._DIGEST in selection_loops.columns.__qualname__

@@ -120,7 +120,7 @@ import gyroscope as gy
 
 assert "torch" not in sys.modules
 import torch
-from gyroscope._linalg import _kernels, matrix, order_statistics
+from gyroscope._linalg import _kernels, distances, order_statistics
 
 rows = torch.randn(9, 5000, generator=torch.Generator().manual_seed(1))
 rows[-2:] = torch.nan
@@ -128,7 +128,7 @@ assert _kernels.usable(rows)
 assert torch.equal(gy.rules.make("median")(rows, f=2).vector, order_statistics.plain_median(rows))
 krum = gy.rules.make("krum")(rows, f=2)
 assert krum.vector.isfinite().all() and krum.weight[-2:].tolist() == [0, 0]
-torch.testing.assert_close(matrix.squared_distances(rows[:7]), matrix.plain_squared_distances(rows[:7]))
+torch.testing.assert_close(distances.squared_distances(rows[:7]), distances.plain_squared_distances(rows[:7]))
 assert "numba" in sys.modules
 
 model = torch.nn.Linear(3, 2)

@@ -11,7 +11,7 @@ from strategies import RULE_SPECS, normal
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import RULES, Aggregate, Bulyan, Krum, Median, Rule, parse
 
 N, F, CUTS = 11, 2, [0, 1, 40, 41, 300]
@@ -22,7 +22,7 @@ def in_parts(rule: Rule, rows: Tensor) -> Tensor:
     parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise(CUTS)]
     table = None
     if rule.reads == "distances":
-        table = torch.stack([matrix.squared_distances(part) for part in parts]).sum(dim=0)
+        table = torch.stack([squared_distances(part) for part in parts]).sum(dim=0)
     return torch.cat([rule.on_columns(part, F, table).vector for part in parts])
 
 

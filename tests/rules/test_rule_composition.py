@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError, UnknownNameError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.rules import (
     ARC,
     NNM,
@@ -353,7 +353,7 @@ def test_nnm_on_parts_of_the_columns_gives_the_whole(bad: float) -> None:
     rows[3, 0] = bad
     rows[7, 299] = -bad
     parts = [rows[:, begin:end].contiguous() for begin, end in itertools.pairwise([0, 1, 40, 300])]
-    table = torch.stack([matrix.squared_distances(part) for part in parts]).sum(dim=0)
+    table = torch.stack([distances.squared_distances(part) for part in parts]).sum(dim=0)
     for rule in (NNM() >> Median(), NNM() >> Columns() >> Median()):
         aggregates = [rule.on_columns(part, 2, table) for part in parts]
         whole = rule(rows, 2)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import normal, seeds
 
-from gyroscope._linalg.matrix import squared_distances
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import MDA
 from gyroscope.rules._mda_search import Distances, smallest_diameter
 

@@ -17,7 +17,7 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, InfeasibleError
-from gyroscope._linalg.matrix import squared_distances
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import (
     CAF,
     FLAME,

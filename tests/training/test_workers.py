@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 import gyroscope as gy
 from gyroscope._core.random_streams import derive
-from gyroscope._linalg import _kernels, matrix
+from gyroscope._linalg import _kernels
+from gyroscope._linalg.flat_parameters import attach
 from gyroscope.simulation import models, tasks
 from gyroscope.simulation.data.raw import RawData
 from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass
@@ -48,7 +49,7 @@ def pictures(count: int, shape: tuple[int, ...], dtype: torch.dtype = torch.floa
 
 def honest(model: nn.Module, data: Split, **options: object) -> SimulatedWorkers:
     settings: dict[str, object] = {"count": 4, "batch": 6, "seed": 9, "clip": math.inf, "l2": 0.0, **options}
-    return SimulatedWorkers(model, settings.pop("loss", F.nll_loss), data, matrix.attach(model), **settings)  # type: ignore[arg-type]
+    return SimulatedWorkers(model, settings.pop("loss", F.nll_loss), data, attach(model), **settings)  # type: ignore[arg-type]
 
 
 MLPS = {

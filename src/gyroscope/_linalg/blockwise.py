@@ -1,7 +1,7 @@
-"""Passes over rows that no kernel makes: in float64, a block of columns at a time, without a copy of the whole.
+"""Passes over rows without a kernel: in float64, one block of columns at a time, so that no copy of the matrix is made.
 
-Nothing here has a size that depends on values, so a GPU and its host need not wait for each other. What is left out may
-hold NaN or infinities: it is masked, never multiplied by zero.
+No size here depends on values, so the host need not wait for a GPU. Rows that are left out may hold NaN or infinities:
+they are masked, never multiplied by zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from gyroscope._linalg import matrix
 
 
 def squared_lengths(rows: Tensor) -> Tensor:
-    """(n,): inf where a row is not finite."""
+    """Return the (n,) squared norms of the rows; inf for a row that is not finite."""
     total = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
     for _, block in matrix.blocks(rows):
         total += block.square_().sum(dim=1)
@@ -21,7 +21,7 @@ def squared_lengths(rows: Tensor) -> Tensor:
 
 
 def products(rows: Tensor, vector: Tensor) -> Tensor:
-    """(n,): the inner product of each row with a vector; NaN or infinite where a row is."""
+    """Return the (n,) inner products of the rows with a vector; NaN or infinite for a row that is not finite."""
     total = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
     for columns, block in matrix.blocks(rows):
         total += block @ vector[columns].to(torch.float64)
@@ -29,7 +29,7 @@ def products(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 def scaled(rows: Tensor, factors: Tensor) -> Tensor:
-    """Each row times its factor; zeros where the factor is zero, whatever the row holds."""
+    """Return each row times its factor; zeros where the factor is zero, whatever the row holds."""
     out = torch.empty_like(rows, memory_format=torch.contiguous_format)
     unused = (factors == 0).unsqueeze(1)
     for columns, block in matrix.blocks(rows):
@@ -38,10 +38,9 @@ def scaled(rows: Tensor, factors: Tensor) -> Tensor:
 
 
 def combined(rows: Tensor, weights: Tensor, divisors: Tensor | None = None) -> Tensor:
-    """(m, d): the sums of rows weighted by (m, n) `weights`, each divided by its divisor.
+    """Return the (m, d) sums of rows weighted by (m, n) `weights`, each divided by its divisor.
 
-    Whole-number weights and a divisor keep the mean of equal rows equal to them. A row that no sum takes may hold
-    anything.
+    With integer weights and a divisor, the mean of equal rows is equal to them. A row with no weight may hold anything.
     """
     out = rows.new_empty(weights.shape[0], rows.shape[1])
     unused = (weights == 0).all(dim=0).unsqueeze(1)

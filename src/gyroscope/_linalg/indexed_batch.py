@@ -1,4 +1,4 @@
-"""Samples that are chosen but not copied: who needs them side by side takes them out, who can reads where they lie."""
+"""Samples given by their indices: gathered only by functions that need them side by side in memory."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import dataclasses
 from torch import Tensor
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # tensors are not equal or unequal as a whole
+@dataclasses.dataclass(frozen=True, eq=False)  # tensors have no single truth value for ==
 class IndexedBatch:
-    """source[index[...]], as one would write it."""
+    """The samples source[index], not yet copied."""
 
     source: Tensor
     """(N, ...)"""
     index: Tensor
-    """Whole numbers from 0 to N - 1, in any shape."""
+    """Integers from 0 to N - 1, in any shape."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     def __getitem__(self, place: int) -> Tensor:
-        """What is picked at one place of the index's first dimension."""
+        """Gather the samples at one place of the index's first dimension."""
         return IndexedBatch(self.source, self.index[place]).gather()
 
     def gather(self) -> Tensor:
-        """All of it in memory of its own, in the shape of the index."""
+        """Copy the samples to a new tensor, in the shape of the index."""
         return self.source.index_select(0, self.index.flatten()).view(self.index.shape + self.source.shape[1:])
 
     def as_rows(self) -> IndexedBatch:
-        """The same of a source that is a matrix: one row per sample."""
+        """Return the same batch of flattened samples: one row each."""
         return IndexedBatch(self.source.flatten(1), self.index)

@@ -1,4 +1,4 @@
-"""How the system is asked for memory: what one round frees is kept for the next, and large tables get large pages."""
+"""Memory allocation: keep freed memory in the process, align rows to cache lines, use huge pages for large matrices."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from torch import Tensor
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
 _LARGE = 1 << 30
 _LINE = 64
-"""Bytes of a cache line."""
+"""Bytes per cache line."""
 
 
 def keep_freed_memory() -> None:
-    """Tell the C library not to give freed memory back to the system, for as long as this process lives.
+    """Make glibc keep freed memory for the rest of this process instead of returning it to the system.
 
-    glibc gives large pieces back at once, and the system hands them out again page by page, each wiped. With a million
-    parameters, whose vectors are such pieces, that took a third of the server's time in a round. Other C libraries do
-    as they like.
+    glibc returns large allocations at once, and the kernel then maps and zeroes every page of the next one. With a
+    million parameters per vector that took a third of the server's time in a round. Other C libraries are left alone.
     """
     with contextlib.suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -28,22 +27,23 @@ def keep_freed_memory() -> None:
 
 
 def table(n: int, d: int, like: Tensor) -> Tensor:
-    """A new (n, d) matrix of zeros, each row of which begins with a cache line of its own.
+    """Return a new (n, d) matrix of zeros, each row of which begins at a cache line.
 
-    Rows are an odd number of lines apart: of an even number, those of many workers would share few places in the cache.
+    The row stride is an odd number of cache lines: with an even one, the rows of many workers would compete for few
+    cache sets.
     """
     if like.device.type != "cpu":
         return like.new_zeros(n, d)
     line = _LINE // like.element_size()
     whole = prefer_large_pages(like.new_empty(n, (-(-d // line) | 1) * line))
-    return whole.zero_()[:, :d]  # all of it: a checkpoint holds what lies between the rows, too
+    return whole.zero_()[:, :d]  # also between the rows: checkpoints store it
 
 
 def prefer_large_pages(fresh: Tensor) -> Tensor:
-    """Ask for pages of megabytes for a tensor that nobody has written to yet; returns it.
+    """Request huge pages for a tensor that has not been written to yet; return the tensor.
 
-    Rows of a large matrix lie on pages far apart, and a processor remembers the addresses of some sixty: with pages of
-    4 kB it must look them up time and again. Systems that know no such pages do without.
+    The rows of a large matrix are on different pages, and the TLB of a core has some sixty entries: with pages of 4 kB
+    every few columns would miss it. Systems without huge pages are left alone.
     """
     if fresh.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return fresh

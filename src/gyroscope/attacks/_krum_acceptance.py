@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.attacks.base import AttackContext
 from gyroscope.rules.krum import Krum
 
@@ -32,7 +32,7 @@ class KrumAcceptance:
         self.linear = away @ direction
         self.square = torch.dot(direction, direction)
         self.table = torch.zeros(self.n, self.n, dtype=torch.float64, device=honest.device)
-        self.table[: self.h, : self.h] = matrix.squared_distances(honest)
+        self.table[: self.h, : self.h] = distances.squared_distances(honest)
 
     def accepts(self, length: float) -> bool:
         """Return whether Krum ranks a Byzantine row first: then all its copies rank before the honest rows."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.attacks._krum_acceptance import KrumAcceptance
 from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
 from gyroscope.attacks.base import Attack, AttackContext, repeat
@@ -61,7 +61,7 @@ class FangKrum(Attack):
 def upper_bound(honest: Tensor, f: int) -> float:
     """Return Theorem 1's bound on lambda."""
     h, d = honest.shape
-    nearest = matrix.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
+    nearest = distances.squared_distances(honest).sort(dim=1).values[:, 1 : max(1, h - 1)]  # itself, then h - 2
     spread = float(nearest.sum(dim=1).min()) / (max(1, h - f - 1) * d)
     longest = float(torch.linalg.vector_norm(honest, dim=1).max())
     return math.sqrt(spread) + longest / math.sqrt(d)

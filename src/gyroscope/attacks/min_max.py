@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.attacks.distance_bounded import DistanceBounded
 
 
@@ -30,6 +30,6 @@ class MinMax(DistanceBounded):
         away = mean - honest
         a = float(torch.dot(direction, direction))
         b = away @ direction
-        c = away.square().sum(dim=1) - matrix.squared_distances(honest).max()
+        c = away.square().sum(dim=1) - distances.squared_distances(honest).max()
         c.clamp_max_(0.0)  # above 0 by rounding only
         return float((-b + (b.square() - a * c).sqrt()).min()) / a

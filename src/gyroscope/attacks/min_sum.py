@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.attacks.distance_bounded import DistanceBounded
 
 
@@ -28,5 +28,5 @@ class MinSum(DistanceBounded):
         # The deviations from the mean sum to zero, so the sum of squares is that of the mean plus h gamma^2 |p|^2.
         a = len(honest) * float(torch.dot(direction, direction))
         at_mean = float((honest - mean).square().sum())
-        bound = float(matrix.squared_distances(honest).sum(dim=1).max())
+        bound = float(distances.squared_distances(honest).sum(dim=1).max())
         return math.sqrt(max(0.0, bound - at_mean) / a)  # below 0 by rounding only

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import flat_parameters, matrix
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator
 from gyroscope.momentum import BASIC_PLACEMENTS, WorkerMomentum, check_placement
@@ -194,7 +194,7 @@ class RobustSGD(torch.optim.Optimizer):
                 piece.add_(parameter, alpha=float(group["weight_decay"]))
 
     def _apply(self, direction: Tensor) -> None:
-        pieces = matrix.split_like(direction[: self._width], self._parameters)
+        pieces = flat_parameters.split_like(direction[: self._width], self._parameters)
         for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
             parameter.sub_(piece, alpha=float(group["lr"]))
 
@@ -227,10 +227,10 @@ class RobustSGD(torch.optim.Optimizer):
         self._aggregator.width = self._width
         self._aggregator.load_rule_state(self._aggregator.rounds, {})  # what it was, is of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
-        self._pieces = matrix.split_like(self._row[: self._width], parameters)
+        self._pieces = flat_parameters.split_like(self._row[: self._width], parameters)
         if self._accumulator is not None:
             self._accumulator.memory = torch.zeros_like(self._row)
-            places = matrix.split_like(self._accumulator.memory[: self._width], parameters)
+            places = flat_parameters.split_like(self._accumulator.memory[: self._width], parameters)
             for parameter, place in zip(parameters, places, strict=True):
                 saved = self.state[parameter].get(self.momentum)
                 if saved is not None:

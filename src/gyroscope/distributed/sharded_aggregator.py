@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import rules
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.momentum import RobustAggregator, Update
 from gyroscope.rules import Aggregate, RuleContext, RuleState
@@ -51,6 +51,6 @@ class ShardedAggregator(RobustAggregator):
         table = None
         if self.rule.reads == "distances":
             # Padding is zero in every row, so it adds nothing to any distance.
-            table = self.exchange.total(matrix.squared_distances(columns))
+            table = self.exchange.total(distances.squared_distances(columns))
         aggregate = self.rule.on_columns(columns, self.f, table)
         return Aggregate(self.exchange.joined(aggregate.vector), aggregate.weight), {}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyroscope._core import random_streams, registry
 from gyroscope._core.errors import ConfigError, InfeasibleError, either
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances, matrix
 
 _Self = TypeVar("_Self", bound="Rule")
 
@@ -188,7 +188,7 @@ class Rule(ABC):
             rows: (n, k): the columns that are known here, of all n rows.
             f: How many rows may be Byzantine.
             table: The squared distances between the whole rows, for a rule that reads "distances". It is the sum of
-                `matrix.squared_distances` over all parts of the columns, which holds inf but never NaN.
+                `distances.squared_distances` over all parts of the columns, which holds inf but never NaN.
         """
         checked, f = self._checked_input(rows, f)
         if self.reads == "columns":
@@ -315,7 +315,7 @@ class DistanceRule(Rule):
     reads = "distances"
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return self.combine(rows, f, matrix.squared_distances(rows))
+        return self.combine(rows, f, distances.squared_distances(rows))
 
     @abstractmethod
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate: ...

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise, matrix, order_statistics
+from gyroscope._linalg import blockwise, distances, order_statistics
 from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
@@ -68,11 +68,11 @@ class CenteredClipping(ContextualRule):
 
     def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        distances = matrix.squared_distances_to(rows, centre).sqrt_()
-        radius = distances.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
+        lengths = distances.squared_distances_to(rows, centre).sqrt_()
+        radius = lengths.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
         # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 for a non-finite row.
-        clipped = torch.where(distances > radius, radius / distances, torch.ones_like(distances))
-        clipped = clipped.masked_fill(distances.isinf(), 0.0)
+        clipped = torch.where(lengths > radius, radius / lengths, torch.ones_like(lengths))
+        clipped = clipped.masked_fill(lengths.isinf(), 0.0)
         count = torch.full((1,), float(n), dtype=torch.float64, device=rows.device)
         pull = blockwise.combined(rows, clipped.unsqueeze(0), count)[0]
         rest = (n - clipped.sum()) / n

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.rules import _spectral
 from gyroscope.rules._selected_mean import mean_of
 from gyroscope.rules._spectral import Array
@@ -79,7 +79,7 @@ class DnC(ContextualRule):
             if drawn:
                 places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
                 part = rows.index_select(1, places.to(rows.device))
-            table = _spectral.table_of(matrix.squared_distances(part))
+            table = _spectral.table_of(distances.squared_distances(part))
             survived[kept(table, finite.nonzero()[0], self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         mean, weight = mean_of(rows, chosen)

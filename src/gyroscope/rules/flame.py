@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 from gyroscope.rules._selected_mean import equal_weights
 from gyroscope.rules._spectral import Array, table_of
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
@@ -118,7 +118,7 @@ class _Directions:
 
     def cosine_distances(self) -> Array:
         """Return (n, n): 1 - cosine; inf for a row that is not finite."""
-        parts = [table_of(matrix.squared_distances(units)) for units in self.units()]
+        parts = [table_of(distances.squared_distances(units)) for units in self.units()]
         table = np.sum(parts, axis=0) / 2
         table[table < self.same] = 0
         zero = (self.lengths == 0).cpu().numpy()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg import distances, matrix, order_statistics
 from gyroscope.rules._geometric_median_search import TARGET, geometric_median
 from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
@@ -65,7 +65,7 @@ class GeometricMedian(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n, d = rows.shape
         center = order_statistics.median(rows)
-        lengths = matrix.squared_distances_to(rows, center).sqrt_()
+        lengths = distances.squared_distances_to(rows, center).sqrt_()
         (kept,) = lengths.isfinite().nonzero(as_tuple=True)
         if len(kept) < n - f:
             return Aggregate(rows.new_full((d,), torch.nan), None)

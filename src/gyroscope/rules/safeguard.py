@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise, matrix
+from gyroscope._linalg import blockwise, distances
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 
 
@@ -79,7 +79,7 @@ class SafeGuard(ContextualRule):
         """Return (n,) of bool: which workers are near the central one of those present."""
         n = sums.shape[0]
         together = present.unsqueeze(0) & present.unsqueeze(1)
-        table = matrix.squared_distances(sums).masked_fill(~together, torch.inf)
+        table = distances.squared_distances(sums).masked_fill(~together, torch.inf)
         radii = table.sort(dim=1).values[:, n // 2]
         central = radii.argmin()
         from_it = table.index_select(0, central.unsqueeze(0))[0]

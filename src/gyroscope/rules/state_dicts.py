@@ -15,7 +15,7 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, RowsError
 from gyroscope._core.sanitize import quoted
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances, flat_parameters, matrix
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Rule, RuleContext, refuse_trusted
 from gyroscope.rules.median import Median
@@ -131,9 +131,9 @@ def aggregate(
         start = _flat(reference, keys, rows)
         rows -= start
     result = _apply(chosen, rows, f, weighting, seed)
-    distances = matrix.squared_distances_to(rows, result.vector).sqrt().tolist()
+    away = distances.squared_distances_to(rows, result.vector).sqrt().tolist()
     vector = result.vector if reference is None else result.vector + start
-    pieces = dict(zip(keys, matrix.split_like(vector, [home[key] for key in keys]), strict=True))
+    pieces = dict(zip(keys, flat_parameters.split_like(vector, [home[key] for key in keys]), strict=True))
     state_dict = {
         key: (pieces[key] if key in pieces else _lower_median([one[key] for one in fitting])).to(
             device=value.device, dtype=value.dtype, copy=True
@@ -143,7 +143,7 @@ def aggregate(
     facts = zip(
         names,
         problems,
-        _relative(distances, problems),
+        _relative(away, problems),
         _listed(result.weight, len(names)),
         _listed(weighting, len(names)),
         strict=True,
@@ -253,7 +253,7 @@ def _rows(given: Sequence[Any], problems: Sequence[str], keys: Sequence[str], ho
 
 def _flat(state_dict: StateDict, keys: Sequence[str], like: Tensor) -> Tensor:
     """The values of the keys as one vector of the rows' dtype and device."""
-    return matrix.flatten([like.new_empty(0), *(state_dict[key].to(like) for key in keys)])
+    return flat_parameters.flatten([like.new_empty(0), *(state_dict[key].to(like) for key in keys)])
 
 
 def _apply(rule: Rule, rows: Tensor, f: int, weights: Tensor | None, seed: int) -> Aggregate:

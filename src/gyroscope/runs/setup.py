@@ -11,7 +11,7 @@ from torch import nn
 
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import flat_parameters
 from gyroscope.runs.config import CommonConfig, ResolvedCommon
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
@@ -44,7 +44,7 @@ def simulated_workers(
         model,
         task.loss,
         train.to(device),
-        matrix.attach(model),
+        flat_parameters.attach(model),
         count=config.workers - config.byzantine if only is None else 1,
         first=only or 0,
         batch=config.batch,

@@ -15,9 +15,10 @@ from gyroscope._core import random_streams
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RunDirectoryError
 from gyroscope._linalg import _kernels, linear_layers
+from gyroscope._linalg.flat_parameters import split_like, trainable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
-from gyroscope._linalg.matrix import shift_and_clip, split_like, trainable
+from gyroscope._linalg.matrix import shift_and_clip
 from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -287,14 +288,14 @@ class BatchedGradients:
         h, b = targets.shape[:2]
         samples, flat, counted = self._flattened(inputs), targets.flatten(0, 1), _counted(targets)
         passed = self._classify(samples, flat, counted) if self.usual else None
-        into, slopes, each = passed or self._differentiate(samples, flat, counted)
+        into, grad_outputs, each = passed or self._differentiate(samples, flat, counted)
         layers = [
             _kernels.Gradient(
-                slope.view(h, b, -1),
+                grad_output.view(h, b, -1),
                 given if isinstance(given, IndexedBatch) else given.view(h, b, -1),
                 layer.bias is not None,
             )
-            for layer, given, slope in zip(self.linear, into, slopes, strict=True)
+            for layer, given, grad_output in zip(self.linear, into, grad_outputs, strict=True)
         ]
         linear_layers.gradient_rows(layers, *terms, out)
         return each.view(h, b).sum(dim=1) / counted
@@ -302,7 +303,7 @@ class BatchedGradients:
     def _classify(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed | None:
         first, last = self.linear
         found = linear_layers.classify(samples, first, last, targets, counted.to(first.weight.dtype).reciprocal())
-        return found and ([samples, found.hidden], [found.hidden_slopes, found.slopes], found.losses)
+        return found and ([samples, found.hidden], [found.grad_preactivation, found.grad_logits], found.losses)
 
     def _differentiate(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed:
         into: list[Tensor | IndexedBatch] = []
@@ -322,8 +323,8 @@ class BatchedGradients:
                     values = module(values)
             each = self.loss(values, targets, reduction="none")  # type: ignore[call-arg, arg-type]
             means = each.view(len(counted), -1).sum(dim=1) / counted
-            slopes = torch.autograd.grad(means.sum(), from_)
-        return into, slopes, each.detach()
+            grad_outputs = torch.autograd.grad(means.sum(), from_)
+        return into, grad_outputs, each.detach()
 
     def _flattened(self, inputs: Inputs) -> Tensor | IndexedBatch:
         """One row per sample, as the chain's leading module makes them."""

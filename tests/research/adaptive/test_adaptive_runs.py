@@ -20,7 +20,7 @@ import gyroscope as gy
 from gyroscope._core import random_streams
 from gyroscope._core.clock import Clock
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import flat_parameters
 from gyroscope.research.adaptive import AdaptiveConfig, AdaptiveRun
 from gyroscope.research.adaptive.adaptive_config import ResolvedAdaptiveConfig
 from gyroscope.research.adaptive.feedback import FeedbackMomentum, LastAggregate
@@ -271,8 +271,8 @@ def test_with_feedback_byzantine_workers_of_their_own_add_the_last_aggregate(fli
     torch.manual_seed(3)
     model = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.LogSoftmax(dim=1))
     honest = SimulatedWorkers(
-        model, F.nll_loss, gy.Split.of(TASK.train), matrix.attach(model), count=4, batch=6, seed=5, clip=1.0, l2=1e-3,
-        batches=batches,
+        model, F.nll_loss, gy.Split.of(TASK.train), flat_parameters.attach(model), count=4, batch=6, seed=5,
+        clip=1.0, l2=1e-3, batches=batches,
     )  # fmt: skip
     last = LastAggregate()
     own = ByzantineGradients(honest, 2, lambda: FeedbackMomentum(0.9, last))

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import gyroscope as gy
-from gyroscope._linalg import matrix
+from gyroscope._linalg.flat_parameters import flatten
 from gyroscope.research.asynchronous import AsyncConfig, AsyncResult, train
 
 _stream = torch.Generator().manual_seed(0)
@@ -30,4 +30,4 @@ def run(task: gy.Task = TASK, **changes: Any) -> AsyncResult:
 
 
 def final(result: AsyncResult) -> Tensor:
-    return matrix.flatten(result.model.parameters())
+    return flatten(result.model.parameters())

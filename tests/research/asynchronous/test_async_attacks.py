@@ -11,7 +11,7 @@ from async_runs import TASK, final, run
 
 from gyroscope import attacks
 from gyroscope._core.errors import ConfigError, GyroscopeError
-from gyroscope._linalg import matrix
+from gyroscope._linalg import flat_parameters
 from gyroscope.attacks import ATTACKS, nested
 from gyroscope.research.asynchronous import AsyncConfig
 from gyroscope.research.asynchronous.adversary import NoRule
@@ -92,7 +92,7 @@ def test_flipped_labels_are_learned_at_the_model_that_was_fetched() -> None:
     result = run(workers=3, attack="label-flip", byzantine=1, momentum="none", filter="none", declared_byzantine=0,
                  speeds="equal", jitter=0, steps=steps)  # fmt: skip
     model = setup.first_model(TASK, 1)
-    parameters = matrix.attach(model)
+    parameters = flat_parameters.attach(model)
     crew = [
         SimulatedWorkers(model, TASK.loss, dataclasses.replace(split), parameters, count=1, first=worker, batch=8,
                          seed=1, clip=5.0, l2=0.0)

@@ -13,7 +13,7 @@ from async_runs import BASE, TASK, final, run
 
 import gyroscope as gy
 from gyroscope._core.errors import ConfigError, InfeasibleError, RunDirectoryError, UnknownNameError
-from gyroscope._linalg import matrix
+from gyroscope._linalg.flat_parameters import attach, flatten
 from gyroscope.cli import main
 from gyroscope.research.asynchronous import AsyncConfig, train
 from gyroscope.research.asynchronous.async_placement import VersionedMomentum
@@ -28,7 +28,7 @@ def test_one_worker_is_never_stale_and_equals_plain_sgd() -> None:
     assert set(result.arrivals["staleness"]) == {0}
     again = gy.train(gy.Config(workers=1, batch=8, steps=11, lr=0.5, mu=0.9, momentum="none", clip=5.0), task=TASK)
     assert len(result.arrivals) == 11  # the first arrives at time 1
-    assert torch.equal(final(result), matrix.flatten(again.model.parameters()))
+    assert torch.equal(final(result), flatten(again.model.parameters()))
 
 
 def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -> None:
@@ -37,7 +37,7 @@ def test_equal_speeds_without_a_filter_are_sequential_sgd_on_stale_gradients() -
     result = run(workers=n, momentum="none", filter="none", speeds="equal", jitter=0, steps=steps)
     config = dataclasses.replace(BASE, workers=n).resolve(TASK)
     model = setup.first_model(TASK, config.seed)
-    parameters = matrix.attach(model)
+    parameters = attach(model)
     crew = [
         SimulatedWorkers(model, TASK.loss, Split.of(TASK.train), parameters, count=1, first=worker, batch=8, seed=1,
                       clip=5.0, l2=0.0)
@@ -61,8 +61,8 @@ def test_with_small_steps_it_is_synchronous_training(place: str) -> None:
         result = run(momentum=place, filter="none", speeds="equal", jitter=0, lr=lr, workers=5, steps=13)
         beside = "none" if place == "none" else "workers"
         config = gy.Config(workers=5, batch=8, steps=12, lr=lr, mu=0.9, momentum=beside, clip=5.0, threads=1)
-        together = matrix.flatten(gy.train(config, task=TASK).model.parameters())
-        start = matrix.flatten(setup.first_model(TASK, 1).parameters())
+        together = flatten(gy.train(config, task=TASK).model.parameters())
+        start = flatten(setup.first_model(TASK, 1).parameters())
         apart.append(float((final(result) - together).norm() / (together - start).norm()))
     assert apart[0] < 0.3 and 5 < apart[0] / apart[1] < 20
 
@@ -150,7 +150,7 @@ def test_attacks_are_made_of_what_honest_workers_last_sent() -> None:
                  speeds="equal", jitter=0, steps=9)  # fmt: skip
     model = setup.first_model(TASK, 1)
     assert list(result.arrivals["byzantine"])[:2] == [False, True]
-    assert torch.allclose(final(result), matrix.flatten(model.parameters()), atol=1e-6)
+    assert torch.allclose(final(result), flatten(model.parameters()), atol=1e-6)
 
 
 def test_the_other_order_is_judged_beside_the_run_and_changes_nothing() -> None:

@@ -1,13 +1,15 @@
-"""The fast CPU paths, compiled by numba on first use and kept on disk. Each equals a plain torch path.
+"""The compiled CPU kernels, and the one place that decides when to use them.
 
-`usable(rows)` says whether the functions here can take them: CPU tensors of float32 or float64 whose columns are
-neighbours in memory (rows may lie apart, or coincide). Selections equal the plain path exactly, sums to 1e-6 or
-better (but for linear layers, whose sums are the type's own, in order of depth, as accurate as such sums are). No
-function keeps its input, and only `shift_and_clip` and `accumulate` change it (`copy_finite` and `gradient_rows` write
-to their targets). They use as many threads as torch does, and their results do not depend on how many that is.
+A function of plain torch operations is the reference for its kernel, and `accelerated_by` calls the kernel instead
+where `usable` says that it takes the arguments: CPU tensors of float32 or float64 with a column stride of 1. (Linear
+layers are the exception: gyroscope._linalg.linear_layers also looks at their shapes.)
 
-The environment variable GYROSCOPE_KERNELS=0 turns them off for a process, and so does the lack of numba: nothing here
-imports it before a kernel is called.
+Selections and the momentum recursion equal the plain path bit for bit, sums to 1e-6 or better; linear layers accumulate
+in the tensors' own dtype, in order of depth. Only `shift_and_clip` and `accumulate` change their input. The kernels use
+as many threads as torch does, and their results do not depend on that number.
+
+numba compiles a kernel on its first call and keeps it on disk; nothing imports numba before. Without numba, or with the
+environment variable GYROSCOPE_KERNELS=0, a process uses the plain paths.
 """
 
 from __future__ import annotations
@@ -17,86 +19,58 @@ import contextvars
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels.coordinates import mean_around_median, mean_around_trimmed_mean, median, trimmed_mean
-from gyroscope._linalg._kernels.copies import copy_finite
-from gyroscope._linalg._kernels.dense import (
-    IGNORED,
-    Classified,
-    Gradient,
-    Layer,
-    check_rows,
-    classify,
-    gradient_rows,
-    linear,
-    targets_fit,
-)
-from gyroscope._linalg._kernels.distance import distances, squared_distances
-from gyroscope._linalg._kernels.rows import accumulate
-from gyroscope._linalg._kernels.statistics import (
-    Moments,
-    Products,
-    Vector,
-    column_moments,
-    gram,
-    mean_of,
-    shift_and_clip,
-)
+from gyroscope._linalg._kernels.matmul import IGNORED, Gradient
 
-__all__ = [
-    "IGNORED",
-    "Classified",
-    "Gradient",
-    "Layer",
-    "Moments",
-    "Products",
-    "Vector",
-    "accumulate",
-    "check_rows",
-    "classify",
-    "column_moments",
-    "copy_finite",
-    "distances",
-    "gradient_rows",
-    "gram",
-    "linear",
-    "mean_around_median",
-    "mean_around_trimmed_mean",
-    "mean_of",
-    "median",
-    "shift_and_clip",
-    "squared_distances",
-    "switched_off",
-    "targets_fit",
-    "trimmed_mean",
-    "usable",
-    "warm_up",
-]
+__all__ = ["IGNORED", "Gradient", "accelerated_by", "switched_off", "usable", "warm_up"]
 
+Plain = TypeVar("Plain", bound=Callable[..., Any])
 
 _off = contextvars.ContextVar("kernels switched off", default=os.environ.get("GYROSCOPE_KERNELS") == "0")
 
 
-def usable(rows: Tensor) -> bool:
-    """Whether the kernels can take these rows (or this vector). Asked some thirty times a round, so it is quick."""
+def usable(values: Tensor, *others: Tensor) -> bool:
+    """Return whether the kernels take these matrices or vectors, all of one dtype. Called some thirty times a round."""
     return (
-        rows.is_cpu
-        and rows.dtype in (torch.float32, torch.float64)
-        and rows.layout == torch.strided
-        and rows.numel() > 0
-        and (rows.stride(-1) == 1 or rows.shape[-1] == 1)
+        values.is_cpu
+        and values.dtype in (torch.float32, torch.float64)
+        and values.layout == torch.strided
+        and values.numel() > 0
+        and (values.stride(-1) == 1 or values.shape[-1] == 1)
         and not _off.get()
         and _installed()
+        and (not others or all(other.dtype == values.dtype and usable(other) for other in others))
     )
+
+
+def _first_usable(values: Tensor, *_: object, **__: object) -> bool:
+    return usable(values)
+
+
+def accelerated_by(kernel: Callable[..., Any], takes: Callable[..., bool] = _first_usable) -> Callable[[Plain], Plain]:
+    """Return a decorator that makes a function call `kernel` instead of itself where `takes(...)` its arguments.
+
+    By default the first argument decides.
+    """
+
+    def decorate(plain: Plain) -> Plain:
+        @functools.wraps(plain)
+        def choose(*args: Any, **options: Any) -> Any:
+            return (kernel if takes(*args, **options) else plain)(*args, **options)
+
+        return choose  # type: ignore[return-value]
+
+    return decorate
 
 
 @contextlib.contextmanager
 def switched_off() -> Iterator[None]:
-    """Within this block every function takes its plain path, in this thread."""
+    """Use the plain paths within this block, in this thread."""
     before = _off.set(True)
     try:
         yield
@@ -105,20 +79,23 @@ def switched_off() -> Iterator[None]:
 
 
 def warm_up(dtype: torch.dtype = torch.float32) -> None:
-    """Compile every kernel for a type, or load it from disk, so that no later call has to."""
+    """Compile every kernel for a dtype, or load it from disk, so that no later call has to."""
+    from gyroscope._linalg._kernels import matmul, pairwise, row_updates, selections, sums
+
     rows = torch.zeros(3, 4, dtype=dtype)
-    median(rows)
-    distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
-    column_moments(rows, std=True)
-    gram([rows[0], rows[1]])
-    mean_of(rows, [0])
-    shift_and_clip(rows, rows[0], 1.0)
-    linear(rows, Layer(rows, rows[0, :3]))
-    classify(rows, Layer(rows, None), rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
-    gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
-    copy_finite(rows[0], rows[1])
-    accumulate(rows, rows, 0.9, 1.0)
-    accumulate(rows[:1], rows[:1], 0.9, 1.0)
+    selections.median(rows)
+    pairwise.squared_distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
+    sums.moments(rows, std=True)
+    sums.products([rows[0], rows[1]])
+    sums.mean_of(rows, [0])
+    row_updates.shift_and_clip(rows, rows[0], 1.0)
+    row_updates.copy_finite(rows[0], rows[1])
+    row_updates.accumulate(rows, rows, 0.9)
+    row_updates.accumulate_row(rows[0], rows[1], 0.9)
+    layer = matmul.PackedLayer(rows, rows[0, :3])
+    matmul.linear(rows, layer)
+    matmul.classify(rows, layer, rows[:, :3], None, torch.zeros(3, dtype=torch.int64), rows[0, :1])
+    matmul.gradient_rows([Gradient(rows[None], rows[None], True)], None, 1.0, torch.zeros(1, 20, dtype=dtype))
 
 
 @functools.cache

@@ -1,12 +1,11 @@
-"""Spread pieces of work over as many threads as torch uses.
+"""Run a kernel on as many threads as torch uses.
 
-The kernels hold no interpreter lock, so any threads that call them do. The best ones are torch's own: they are awake
-just after a torch operation, sit on cores of their own, and one set of threads cannot crowd out the other. So we
-call the OpenMP library that torch itself uses. Where there is none, and in a forked child, which has lost its
-parent's threads (and OpenMP does not notice), a pool of Python threads takes their place.
+The kernels release the GIL, so any threads can call them. torch's own are the best: they are awake just after a torch
+operation, and a second set of threads would compete with them for the cores. So this module calls the OpenMP library
+that torch uses. Where there is none, and in a forked child (which has lost its parent's threads, unnoticed by OpenMP),
+it uses a pool of Python threads.
 
-Where the results of pieces are added up, which pieces there are must not depend on the number of threads: then no
-result does either.
+Where results of pieces are added up, the pieces must not depend on the number of threads: then the sum does not either.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import functools
 import itertools
 import os
 import pathlib
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -25,21 +23,19 @@ import numpy as np
 import torch
 
 _PIECE = 1 << 18
-"""Matrix elements that are worth a piece of their own: some 100 microseconds of work, and ten to hand it out."""
+"""Matrix elements per piece: some 100 microseconds of work, where handing it to a thread costs ten."""
 
 _SHARES = 4
-"""Into which each thread's work is divided: who is done first, because another program slows the others, takes more."""
+"""Parts into which each thread's work is divided, so that a thread takes over work from one that is slowed down."""
 
-_lock = threading.Lock()
-_pool: ThreadPoolExecutor | None = None
 _forked = False
 
 
 def pieces(n: int, d: int, multiple: int, most: int = 256) -> Any:
-    """Where pieces of the columns of an (n, d) matrix begin, and where the last one ends: all but that one a multiple
-    of `multiple` wide. The shape alone decides.
+    """Split the columns of an (n, d) matrix into pieces; return the starts of all pieces and the end of the last one.
 
-    Their number is a power of two, so that a usual number of threads has the same number of pieces each.
+    All pieces but the last are a multiple of `multiple` wide. Their number depends on the shape only and is a power of
+    two, so that the usual numbers of threads get equally many.
     """
     count = 1 << (max(1, min(most, n * d // _PIECE)) - 1).bit_length()
     width = max(1, -(-d // (count * multiple)) * multiple)
@@ -47,21 +43,23 @@ def pieces(n: int, d: int, multiple: int, most: int = 256) -> Any:
 
 
 def spread(work: Callable[[int, int], object], count: int) -> None:
-    """Call work(begin, end) for ranges that together are 0, ..., count - 1, on the calling thread and on others beside
-    it. Every call costs some microseconds: a thread by itself gets all at once, else each gets some _SHARES."""
+    """Call work(begin, end) for ranges that together are 0, ..., count - 1, on the calling thread and on others.
+
+    Every call costs some microseconds: a single thread gets the whole range at once, others get _SHARES parts each.
+    """
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:
         work(0, count)
         return
     step = -(-count // (threads * _SHARES))
-    numbers = itertools.count(0, step)  # its next() is atomic, so each thread takes what is next when it is done
+    numbers = itertools.count(0, step)  # next() is atomic: each thread takes the next part when it is done
     failures: list[BaseException] = []
 
     def share() -> None:
         try:
             while not failures and (number := next(numbers)) < count:
                 work(number, min(number + step, count))
-        except BaseException as failure:  # raised again in the calling thread
+        except BaseException as failure:  # the calling thread raises it again
             failures.append(failure)
 
     parallel = _openmp()
@@ -74,20 +72,26 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
 
 
 def spread_rows(work: Callable[[int, int], object], n: int, d: int) -> None:
-    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is small."""
-    if n * d < 2 * _PIECE:
-        work(0, n)
-    else:
+    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is not large."""
+    if is_large(n, d):
         spread(work, n)
+    else:
+        work(0, n)
+
+
+def is_large(n: int, d: int) -> bool:
+    """Return whether it is worth while to share work on an (n, d) matrix among threads."""
+    return n * d >= 2 * _PIECE
 
 
 @functools.cache
 def _openmp() -> Callable[[Callable[[], None], int], None] | None:
-    """A function that calls another in each thread of torch's OpenMP team."""
+    """Return a function that calls another one in each thread of torch's OpenMP team."""
     libraries = pathlib.Path(torch.__file__).parent / "lib"
     for name in ("libtorch_cpu.so", "libtorch_cpu.dylib"):
         try:
-            # What torch links to is found through it. All OpenMP libraries but Microsoft's have this GNU entry.
+            # torch's library resolves the symbols of those it links to. All OpenMP libraries but Microsoft's have this
+            # GNU entry point.
             entry: Any = ctypes.CDLL(str(libraries / name)).GOMP_parallel
         except (OSError, AttributeError):
             continue
@@ -107,27 +111,25 @@ def _by_pool(share: Callable[[], None], threads: int) -> None:
     for _ in range(threads - 1):
         try:
             others.append(_threads().submit(share))
-        except RuntimeError:  # the interpreter is shutting down: this thread does all the work
+        except RuntimeError:  # the interpreter is shutting down: the calling thread does all the work
             break
     share()
     for other in others:
-        # What has not begun by now, because others use the threads, has nothing left to do.
+        # A call that has not begun by now, because other callers use the pool, has nothing left to do.
         if not other.cancel():
             other.result()
 
 
+@functools.cache
 def _threads() -> ThreadPoolExecutor:
-    global _pool
-    with _lock:
-        if _pool is None:
-            _pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gyroscope-kernel")
-        return _pool
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="gyroscope-kernel")
 
 
 def _after_fork() -> None:
-    """The child has none of its parent's threads, and one of them may have held the lock."""
-    global _pool, _lock, _forked
-    _pool, _lock, _forked = None, threading.Lock(), True
+    """Start anew in a forked child: its parent's threads are gone."""
+    global _forked
+    _forked = True
+    _threads.cache_clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import _kernels, matrix
+from gyroscope._linalg import _kernels
+from gyroscope._linalg.flat_parameters import attach
 from gyroscope.integrations.flower.settings import Settings
 from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.setup import first_model
@@ -57,7 +58,7 @@ class _Node(SimulatedWorkers):
             self.model,
             task.loss,
             Split.of(task.train),
-            matrix.attach(self.model),
+            attach(self.model),
             count=1,
             first=number,
             batch=config.batch,

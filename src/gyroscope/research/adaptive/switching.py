@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import theory
-from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg import distances, matrix, order_statistics
 from gyroscope.momentum import RobustAggregator, Update, WorkerMomentum
 from gyroscope.rules import Rule
 
@@ -114,7 +114,7 @@ def robust_deviation(rows: Tensor) -> float:
     n = rows.shape[0]
     if n == 1:
         return 0.0
-    distances = matrix.squared_distances(rows)
-    distances.fill_diagonal_(math.inf)  # a row is not among its own neighbours
-    medians = distances.sort(dim=1).values[:, (n - 2) // 2]
+    gaps = distances.squared_distances(rows)
+    gaps.fill_diagonal_(math.inf)  # a row is not among its own neighbours
+    medians = gaps.sort(dim=1).values[:, (n - 2) // 2]
     return math.sqrt(float(medians.sort().values[(n - 1) // 2]) / 2)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances
 
 COLUMNS = (
     "step",
@@ -27,7 +27,7 @@ DriftRow = dict[str, float | int | bool | None]
 
 def largest_distance(models: Tensor) -> float:
     """Return the largest distance between any two rows; 0 for a single one."""
-    return math.sqrt(float(matrix.squared_distances(models).max()))
+    return math.sqrt(float(distances.squared_distances(models).max()))
 
 
 def measure(

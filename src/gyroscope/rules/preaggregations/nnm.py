@@ -7,7 +7,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import blockwise, matrix
+from gyroscope._linalg import blockwise
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
 
@@ -39,7 +40,7 @@ class NNM(Preaggregation):
         return max(2 * f + 1, rows_needed)
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
-        return self.mix(rows, f, matrix.squared_distances(rows))
+        return self.mix(rows, f, squared_distances(rows))
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
         n = rows.shape[0]

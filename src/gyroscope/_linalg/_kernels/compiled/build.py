@@ -1,4 +1,4 @@
-"""How the kernels are compiled and kept: by numba, without the interpreter's lock, on disk where possible."""
+"""Decorators that compile functions with numba, without the GIL, and cache the machine code on disk where possible."""
 
 from __future__ import annotations
 
@@ -15,27 +15,21 @@ extending: Any = importlib.import_module("numba.extending")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def intrinsic(function: Callable[..., Any]) -> Any:
-    """A function that generates the code of its call. In compiled code it is called without the first argument."""
-    return extending.intrinsic(function)
-
-
 def helper(function: Function) -> Function:
-    """Compile a function that only kernels call: it becomes part of theirs."""
+    """Compile a function that only kernels call, as part of them."""
     return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:
-    """Compile a function on its first call, or load what an earlier process compiled.
+    """Compile a function on its first call, or load the machine code that an earlier process cached.
 
-    numba keeps the result in __pycache__ beside the source, else in the user's cache folder, or where NUMBA_CACHE_DIR
-    says. It would notice a change in the function's own file only, so the name that it files it under holds a digest
-    of all the sources.
+    numba's cache is __pycache__ beside the source, else the user's cache folder, or NUMBA_CACHE_DIR. It would notice
+    changes in the function's own file only, so the cached name contains a digest of all the sources.
     """
     function.__qualname__ = f"{function.__qualname__}_{_DIGEST}"
     try:
         return numba.njit(nogil=True, error_model="numpy", cache=True)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder can be written to: then every process compiles for itself
+    except RuntimeError:  # no folder is writable: every process compiles for itself
         return helper(function)
 
 

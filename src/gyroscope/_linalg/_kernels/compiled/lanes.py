@@ -1,15 +1,19 @@
-"""Vectors of a few floats as values inside numba functions, so that vectorisation is written and not hoped for.
+"""SIMD vectors as values inside numba functions, so that vectorisation is explicit and does not depend on the compiler.
 
-`load(array, index)` gives the 32 bytes at that element as one value: 8 float32 or 4 float64. Compiled by LLVM, it is
-one register on AVX and a pair on SSE or NEON. Arrays are flat (1-d, contiguous); nothing checks the bounds.
+`load(array, index)` gives the 32 bytes at that element as one value: 8 float32 or 4 float64. LLVM puts it in one AVX
+register, or in two of SSE or NEON. Arrays are flat (1-d, contiguous); nothing checks the bounds.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from gyroscope._linalg._kernels.compiled.build import extending, intrinsic, numba
+import numpy as np
+
+from gyroscope._linalg._kernels.compiled.build import extending, helper, numba
 
 ir: Any = importlib.import_module("llvmlite.ir")
 cgutils: Any = importlib.import_module("numba.core.cgutils")
@@ -17,254 +21,226 @@ make_array: Any = importlib.import_module("numba.np.arrayobj").make_array
 types: Any = numba.types
 
 BYTES = 32
+WIDE = 16
+"""Elements of a wide vector: enough independent float64 sums to hide the latency of an addition."""
 
 
 class Lanes(types.Type):  # type: ignore[misc]
-    """`count` numbers of one float type."""
+    """The numba type of a vector: `count` numbers of one float type."""
 
     def __init__(self, dtype: Any, count: int) -> None:
-        self.dtype = dtype
-        self.count = count
+        self.dtype, self.count = dtype, count
         super().__init__(name=f"Lanes({dtype}, {count})")
 
 
 class _LanesModel(extending.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Lanes) -> None:
-        super().__init__(manager, kind, ir.VectorType(_element(kind.dtype), kind.count))
+        element = ir.FloatType() if kind.dtype == types.float32 else ir.DoubleType()
+        super().__init__(manager, kind, ir.VectorType(element, kind.count))
 
 
 extending.register_model(Lanes)(_LanesModel)
-
-
-def _element(dtype: Any) -> Any:
-    return ir.FloatType() if dtype == types.float32 else ir.DoubleType()
 
 
 def lanes_of(array: Any) -> Lanes:
     return Lanes(array.dtype, BYTES // (array.dtype.bitwidth // 8))
 
 
-def place(context: Any, builder: Any, array_type: Any, array: Any, index: Any, kind: Lanes) -> Any:
-    data = make_array(array_type)(context, builder, array).data
-    return builder.bitcast(builder.gep(data, [index]), context.get_value_type(kind).as_pointer())
+class Emitter(NamedTuple):
+    """Generates LLVM IR. `data` is the address of an array's first element."""
+
+    context: Any
+    builder: Any
+
+    def vector(self, kind: Lanes) -> Any:
+        """Return the LLVM type of a vector."""
+        return self.context.get_value_type(kind)
+
+    def pointer(self, data: Any, index: Any, kind: Lanes) -> Any:
+        return self.builder.bitcast(self.builder.gep(data, [index]), self.vector(kind).as_pointer())
+
+    def load(self, data: Any, index: Any, kind: Lanes) -> Any:
+        return self.builder.load(self.pointer(data, index, kind), align=kind.dtype.bitwidth // 8)
+
+    def store(self, data: Any, index: Any, value: Any, kind: Lanes) -> None:
+        self.builder.store(value, self.pointer(data, index, kind), align=kind.dtype.bitwidth // 8)
+
+    def prefetch(self, data: Any, index: Any, write: bool = False) -> None:
+        """Prefetch a cache line. The hardware prefetcher does not follow as many rows at once as the kernels read."""
+        where = self.builder.bitcast(self.builder.gep(data, [index]), ir.IntType(8).as_pointer())
+        flag = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
+        function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
+        self.builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # into all cache levels; data
+
+    def call(self, name: str, *vectors: Any, fastmath: tuple[str, ...] = ()) -> Any:
+        """Call one of LLVM's intrinsic functions on vectors of one type."""
+        vector = vectors[0].type
+        bits = 32 if isinstance(vector.element, ir.FloatType) else 64
+        kind = ir.FunctionType(vector, [vector] * len(vectors))
+        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.v{vector.count}f{bits}")
+        return self.builder.call(function, vectors, fastmath=fastmath)
+
+    def ordered(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return the smaller and the larger of two values that are not NaN, lane by lane.
+
+        LLVM turns a comparison and a select, whose result is stored where one operand was loaded, into a masked store,
+        which takes ten times as long on some CPUs.
+        """
+        return self.call("minnum", a, b, fastmath=("nnan",)), self.call("maxnum", a, b, fastmath=("nnan",))
+
+    def constant(self, kind: Lanes, value: float) -> Any:
+        return ir.Constant(self.vector(kind), [value] * kind.count)
+
+    def splat(self, value: Any, kind: Lanes) -> Any:
+        """Return a vector of copies of a value."""
+        undefined = ir.Constant(self.vector(kind), ir.Undefined)
+        one = self.builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
+        return self.builder.shuffle_vector(one, undefined, zeros)
 
 
-def constant(vector: Any, value: float) -> Any:
-    return ir.Constant(vector, [value] * vector.count)
+def intrinsic(define: Callable[..., Any]) -> Any:
+    """Make a function callable in compiled code, without its first argument, as the LLVM IR that it generates.
 
-
-def call(builder: Any, name: str, args: list[Any], fastmath: tuple[str, ...] = ()) -> Any:
-    """Call one of LLVM's own functions on vectors of one type."""
-    vector = args[0].type
-    bits = 32 if isinstance(vector.element, ir.FloatType) else 64
-    kind = ir.FunctionType(vector, [vector] * len(args))
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{vector.count}f{bits}")
-    return builder.call(function, args, fastmath=fastmath)
-
-
-def extreme(builder: Any, name: str, a: Any, b: Any) -> Any:
-    """The smaller (minnum) or larger (maxnum) of two values that are not NaN.
-
-    A comparison and a choice would do the same, but where one of them is stored to the place it came from, LLVM makes
-    that a masked store, which takes ten times as long on some processors.
+    It gets the types of the arguments and returns the signature and emit(emitter, values...), which generates the IR.
+    For an array, `emit` gets the address of the first element.
     """
-    return call(builder, name, [a, b], fastmath=("nnan",))
 
+    @functools.wraps(define)
+    def typed(typing: Any, *kinds: Any) -> Any:
+        signature, emit = define(typing, *kinds)
 
-def ask_for(context: Any, builder: Any, array_type: Any, array: Any, index: Any, write: bool = False) -> None:
-    """Prefetch. Rows lie far apart, and the processor does not guess as many of them at once as we read (or write)."""
-    where = builder.gep(make_array(array_type)(context, builder, array).data, [index])
-    where = builder.bitcast(where, ir.IntType(8).as_pointer())
-    flag = ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # to be used again, data
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = [
+                make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
+                for kind, value in zip(signature.args, args, strict=True)
+            ]
+            result = emit(Emitter(context, builder), *values)
+            return context.get_dummy_value() if signature.return_type == types.void else result
 
+        return signature, generate
 
-def spread(builder: Any, value: Any, vector: Any) -> Any:
-    """A vector of copies."""
-    nothing = ir.Constant(vector, ir.Undefined)
-    one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None))
+    return extending.intrinsic(typed)
 
 
 @intrinsic
-def count(typing: Any, array: Any) -> Any:
-    """How many elements of the array make one vector, as a constant."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return context.get_constant(types.intp, lanes_of(array).count)
-
-    return types.intp(array), generate
+def lane_count(typing: Any, array: Any) -> Any:
+    """Return how many elements of the array make one vector, as a constant."""
+    return types.intp(array), lambda emitter, data: emitter.context.get_constant(types.intp, lanes_of(array).count)
 
 
 @intrinsic
 def load(typing: Any, array: Any, index: Any) -> Any:
-    """The lanes that begin at array[index]."""
+    """Return the vector that begins at array[index]."""
     kind = lanes_of(array)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = place(context, builder, array, args[0], args[1], kind)
-        return builder.load(where, align=kind.dtype.bitwidth // 8)
-
-    return kind(array, types.intp), generate
-
-
-@intrinsic
-def prefetch(typing: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of array[index], which may lie beyond the array's end."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        ask_for(context, builder, array, *args)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), generate
+    return kind(array, types.intp), lambda emitter, data, index: emitter.load(data, index, kind)
 
 
 @intrinsic
 def store(typing: Any, array: Any, index: Any, value: Any) -> Any:
-    """Write the lanes to array[index] and what follows."""
+    """Write a vector to array[index] and the following elements."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        where = place(context, builder, array, args[0], args[1], value)
-        builder.store(args[2], where, align=value.dtype.bitwidth // 8)
-        return context.get_dummy_value()
+    def emit(emitter: Emitter, data: Any, index: Any, vector: Any) -> None:
+        emitter.store(data, index, vector, value)
 
-    return types.void(array, types.intp, value), generate
+    return types.void(array, types.intp, value), emit
 
 
 @intrinsic
-def fill(typing: Any, array: Any, value: Any) -> Any:
-    """Lanes of the array's type that all hold the value."""
+def prefetch(typing: Any, array: Any, index: Any) -> Any:
+    """Prefetch the cache line of array[index], which may be beyond the array's end."""
+    return types.void(array, types.intp), Emitter.prefetch
+
+
+@intrinsic
+def broadcast(typing: Any, array: Any, value: Any) -> Any:
+    """Return a vector of the array's type that holds the value in all lanes."""
     kind = lanes_of(array)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return spread(builder, args[1], context.get_value_type(kind))
-
-    return kind(array, array.dtype), generate
+    return kind(array, array.dtype), lambda emitter, data, value: emitter.splat(value, kind)
 
 
-WIDE = 16
-"""Elements of a wide vector: some independent sums, so that one need not wait for the other."""
+_wide = Lanes(types.float64, WIDE)
 
 
 @intrinsic
 def load_wide(typing: Any, array: Any, index: Any) -> Any:
-    """WIDE elements from array[index] on, as float64."""
-    kind, own = Lanes(types.float64, WIDE), Lanes(array.dtype, WIDE)
+    """Return WIDE elements from array[index] on, as float64."""
+    own = Lanes(array.dtype, WIDE)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        value = builder.load(place(context, builder, array, args[0], args[1], own), align=own.dtype.bitwidth // 8)
-        return value if own.dtype == types.float64 else builder.fpext(value, context.get_value_type(kind))
+    def emit(emitter: Emitter, data: Any, index: Any) -> Any:
+        value = emitter.load(data, index, own)
+        return value if own == _wide else emitter.builder.fpext(value, emitter.vector(_wide))
 
-    return kind(array, types.intp), generate
+    return _wide(array, types.intp), emit
 
 
 @intrinsic
-def fill_wide(typing: Any, value: Any) -> Any:
-    """A wide vector that holds the value everywhere."""
-    kind = Lanes(types.float64, WIDE)
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return spread(builder, args[0], context.get_value_type(kind))
-
-    return kind(types.float64), generate
+def broadcast_wide(typing: Any, value: Any) -> Any:
+    """Return a wide vector that holds the value in all lanes."""
+    return _wide(types.float64), lambda emitter, value: emitter.splat(value, _wide)
 
 
 @intrinsic
 def narrow(typing: Any, array: Any, value: Any) -> Any:
-    """The wide vector, rounded to the array's type."""
+    """Return a wide vector rounded to the array's type."""
     own = Lanes(array.dtype, WIDE)
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return args[1] if own.dtype == types.float64 else builder.fptrunc(args[1], context.get_value_type(own))
+    def emit(emitter: Emitter, data: Any, value: Any) -> Any:
+        return value if own == _wide else emitter.builder.fptrunc(value, emitter.vector(own))
 
-    return own(array, value), generate
-
-
-def _function(name: str) -> Any:
-    @intrinsic
-    def apply(typing: Any, value: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return call(builder, name, list(args))
-
-        return value(value), generate
-
-    return apply
-
-
-root = _function("sqrt")
-magnitude = _function("fabs")
-
-
-@intrinsic
-def add_product(typing: Any, left: Any, right: Any, total: Any) -> Any:
-    """left * right + total, rounded once where the processor can."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return call(builder, "fmuladd", list(args))
-
-    return total(left, right, total), generate
+    return own(array, _wide), emit
 
 
 @intrinsic
 def pointer(typing: Any, address: Any) -> Any:
-    """An address as what numba.carray takes."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.inttoptr(args[0], context.get_value_type(types.voidptr))
-
-    return types.voidptr(types.intp), generate
+    """Return an address as the pointer that numba.carray takes."""
+    kind = types.voidptr
+    return kind(types.intp), lambda emitter, address: emitter.builder.inttoptr(address, emitter.vector(kind))
 
 
-def _binary(operation: str) -> Any:
-    @intrinsic
-    def apply(typing: Any, left: Any, right: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return getattr(builder, operation)(*args)
-
-        return left(left, right), generate
-
-    return apply
-
-
-add = _binary("fadd")
-subtract = _binary("fsub")
-multiply = _binary("fmul")
-divide = _binary("fdiv")
+def _elementwise(operation: Callable[..., Any]) -> Any:
+    """Return an intrinsic that applies operation(emitter, vectors...) to vectors of one type."""
+    by_arity = (  # numba needs the number of arguments
+        lambda typing, a: (a(a), operation),
+        lambda typing, a, b: (a(a, b), operation),
+        lambda typing, a, b, c: (a(a, b, c), operation),
+        lambda typing, a, b, c, d: (a(a, b, c, d), operation),
+    )
+    return intrinsic(by_arity[operation.__code__.co_argcount - 2])
 
 
-@intrinsic
-def if_less(typing: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
-    """Lane by lane: `then` where a < b, else (also where one is NaN) `otherwise`."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.select(builder.fcmp_ordered("<", args[0], args[1]), args[2], args[3])
-
-    return then(a, b, then, otherwise), generate
+def _where_positive(emitter: Emitter, value: Any, then: Any) -> Any:
+    zero = ir.Constant(value.type, [0.0] * value.type.count)
+    return emitter.builder.select(emitter.builder.fcmp_unordered(">", value, zero), then, zero)
 
 
-@intrinsic
-def where_positive(typing: Any, value: Any, then: Any) -> Any:
-    """Lane by lane: `then` where the value is above zero, or NaN; else zero."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero = constant(context.get_value_type(value), 0.0)
-        return builder.select(builder.fcmp_unordered(">", args[0], zero), args[1], zero)
-
-    return then(value, then), generate
-
-
-def _extreme_of(name: str) -> Any:
-    @intrinsic
-    def apply(typing: Any, left: Any, right: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return extreme(builder, name, *args)
-
-        return left(left, right), generate
-
-    return apply
+add = _elementwise(lambda emitter, a, b: emitter.builder.fadd(a, b))
+subtract = _elementwise(lambda emitter, a, b: emitter.builder.fsub(a, b))
+multiply = _elementwise(lambda emitter, a, b: emitter.builder.fmul(a, b))
+divide = _elementwise(lambda emitter, a, b: emitter.builder.fdiv(a, b))
+multiply_add = _elementwise(lambda emitter, a, b, c: emitter.call("fmuladd", a, b, c))
+"""multiply_add(a, b, c) is a * b + c, rounded once on CPUs with a fused multiply-add."""
+sqrt = _elementwise(lambda emitter, a: emitter.call("sqrt", a))
+absolute = _elementwise(lambda emitter, a: emitter.call("fabs", a))
+minimum = _elementwise(lambda emitter, a, b: emitter.ordered(a, b)[0])
+maximum = _elementwise(lambda emitter, a, b: emitter.ordered(a, b)[1])
+where_less = _elementwise(
+    lambda emitter, a, b, c, d: emitter.builder.select(emitter.builder.fcmp_ordered("<", a, b), c, d)
+)
+"""where_less(a, b, c, d) is c where a < b, else (also where a or b is NaN) d."""
+where_positive = _elementwise(_where_positive)
+"""where_positive(value, then) is `then` where the value is above zero, or NaN; else zero."""
 
 
-smaller = _extreme_of("minnum")
-larger = _extreme_of("maxnum")
+@helper
+def padded(rows: Any, n: int, stride: int, start: int, end: int, width: int) -> Any:
+    """Copy columns start, ..., end - 1 of rows[row * stride + column] to a block of `width` columns, padded with zeros.
+
+    Callers choose between this block and the matrix before one common call: numba compiles a call anew for each
+    constant among its arguments.
+    """
+    block = np.zeros(n * width, rows.dtype)
+    for row in range(n):
+        block[row * width : row * width + end - start] = rows[row * stride + start : row * stride + end]
+    return block

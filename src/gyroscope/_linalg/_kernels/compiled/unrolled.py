@@ -1,4 +1,4 @@
-"""Straight-line code for many rows at once, generated row by row: what no loop in Python syntax would become."""
+"""Unrolled code that keeps vectors of many rows in registers, generated as LLVM IR: numba has no syntax for it."""
 
 from __future__ import annotations
 
@@ -9,154 +9,117 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gyroscope._linalg._kernels import networks
-from gyroscope._linalg._kernels.compiled.build import intrinsic
-from gyroscope._linalg._kernels.compiled.lanes import (
-    Lanes,
-    ask_for,
-    call,
-    constant,
-    extreme,
-    ir,
-    lanes_of,
-    make_array,
-    place,
-    types,
-)
+from gyroscope._linalg._kernels.compiled.lanes import Emitter, Lanes, intrinsic, ir, lanes_of, types
 
 TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
-"""Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference are 16 registers."""
+"""Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference fill 16 registers."""
 
 
 @intrinsic
 def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: Any, width: Any, size: Any) -> Any:
-    """Sort up to LEAF rows of lanes: source[at + i * stride] for i < size, into target[to + i * width].
+    """Sort up to LEAF rows of one vector each, source[at + i * stride] for i < size, into target[to + i * width].
 
-    NaN becomes +inf, so that the network needs no more than < to put it in its place. What is `width` further on in
-    the source, the same place in the next block, is asked for already.
+    NaN becomes +inf, so that minimum and maximum order it. The vectors `width` elements further on in the source, which
+    belong to the next block, are prefetched.
     """
-    kind = lanes_of(source)
+    kind, integer = lanes_of(source), types.intp
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        source_, at_, stride_, target_, to_, width_, size_ = args
-        vector = context.get_value_type(kind)
-        infinity = constant(vector, float("inf"))
-        align = kind.dtype.bitwidth // 8
+    def emit(emitter: Emitter, source: Any, at: Any, stride: Any, target: Any, to: Any, width: Any, size: Any) -> None:
+        builder, infinity = emitter.builder, emitter.constant(kind, float("inf"))
 
         def sort(size: int) -> None:
             wires = []
-            index = at_
+            index = at
             for i in range(size):
-                index = builder.add(index, stride_) if i else at_
-                ask_for(context, builder, source, source_, builder.add(index, width_))
-                value = builder.load(place(context, builder, source, source_, index, kind), align=align)
+                index = builder.add(index, stride) if i else at
+                emitter.prefetch(source, builder.add(index, width))
+                value = emitter.load(source, index, kind)
                 wires.append(builder.select(builder.fcmp_ordered("<", value, infinity), value, infinity))
             for low, high in networks.small_sort(size):
-                a, b = wires[low], wires[high]
-                wires[low], wires[high] = extreme(builder, "minnum", a, b), extreme(builder, "maxnum", a, b)
+                wires[low], wires[high] = emitter.ordered(wires[low], wires[high])
             for i in range(size):
-                index = builder.add(index, width_) if i else to_
-                builder.store(wires[i], place(context, builder, target, target_, index, kind), align=align)
+                index = builder.add(index, width) if i else to
+                emitter.store(target, index, wires[i], kind)
 
-        switch(builder, size_, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
-        return context.get_dummy_value()
+        switch(builder, size, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
 
-    arguments = (source, types.intp, types.intp, target, types.intp, types.intp, types.intp)
-    return types.void(*arguments), generate
+    return types.void(source, integer, integer, target, integer, integer, integer), emit
 
 
 @intrinsic
 def merge_runs(typing: Any, values: Any, width: Any, wires: Any, first: Any, left: Any, right: Any) -> Any:
-    """Merge two sorted runs of rows of lanes, in all `width` columns: values[wire * width + column].
+    """Merge two sorted runs of rows in all `width` columns of values[wire * width + column].
 
-    The wires of the left run are wires[first], ..., those of the right run follow; at most RUN each.
+    The wires of the left run start at wires[first], those of the right run follow; at most RUN each.
     """
-    kind = lanes_of(values)
+    kind, integer = lanes_of(values), types.intp
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        values_, width_, wires_, first_, left_, right_ = args
-        whole, align = width_.type, kind.dtype.bitwidth // 8
-        data, numbers = (
-            make_array(of)(context, builder, array).data for of, array in ((values, values_), (wires, wires_))
-        )
-        vector = context.get_value_type(kind).as_pointer()
+    def emit(emitter: Emitter, values: Any, width: Any, wires: Any, first: Any, left: Any, right: Any) -> None:
+        builder, whole = emitter.builder, width.type
 
         def merge(a: int, b: int) -> None:
-            if a == 0 or b == 0:
-                return
-            places = [builder.load(builder.gep(numbers, [builder.add(first_, whole(i))])) for i in range(a + b)]
-            starts = [builder.gep(data, [builder.mul(wire, width_)]) for wire in places]
-            with loop_over(builder, width_, kind.count) as column:
-                addresses = [builder.bitcast(builder.gep(start, [column]), vector) for start in starts]
-                held = [builder.load(address, align=align) for address in addresses]
+            places = [builder.load(builder.gep(wires, [builder.add(first, whole(i))])) for i in range(a + b)]
+            starts = [builder.gep(values, [builder.mul(wire, width)]) for wire in places]
+            with loop_over(builder, width, kind.count) as column:
+                held = [emitter.load(start, column, kind) for start in starts]
                 for low, high in networks.small_merge(a, b)[0]:
-                    x, y = held[low], held[high]
-                    held[low], held[high] = extreme(builder, "minnum", x, y), extreme(builder, "maxnum", x, y)
-                for value, address in zip(held, addresses, strict=True):
-                    builder.store(value, address, align=align)
+                    held[low], held[high] = emitter.ordered(held[low], held[high])
+                for value, start in zip(held, starts, strict=True):
+                    emitter.store(start, column, value, kind)
 
         lengths = range(1, networks.RUN + 1)
-        shape = builder.add(
-            builder.mul(builder.sub(left_, whole(1)), whole(networks.RUN)), builder.sub(right_, whole(1))
-        )
+        shape = builder.add(builder.mul(builder.sub(left, whole(1)), whole(networks.RUN)), builder.sub(right, whole(1)))
         switch(builder, shape, [functools.partial(merge, a, b) for a in lengths for b in lengths])
-        return context.get_dummy_value()
 
-    return types.void(values, types.intp, wires, types.intp, types.intp, types.intp), generate
+    return types.void(values, integer, wires, integer, integer, integer), emit
 
 
 @intrinsic
 def add_squares(
     typing: Any, rows: Any, left: Any, right: Any, stride: Any, width: Any, shape: Any, sums: Any, to: Any
 ) -> Any:
-    """For a tile of pairs of rows, add the squared differences in `width` columns to sums.
+    """Add the squared differences of a tile of pairs of rows in `width` columns to sums.
 
-    The rows begin at rows[left + i * stride] and rows[right + j * stride]. `shape` chooses a member of TILES: all pairs
-    (i, j) with i < a and j < b, or where b is zero, all pairs i < j of the left rows. Pair number k adds its squares to
-    the float64 lanes at sums[to + 4 * k]; within the call they gather in the rows' own type, in registers.
+    The rows start at rows[left + i * stride] and rows[right + j * stride]. `shape` is an index into TILES: all pairs
+    (i, j) with i < a and j < b, or if b is zero, all pairs i < j of the left rows. Pair number k adds its squares to
+    the float64 vector at sums[to + 4 * k]; within the call they accumulate in registers, in the rows' own type.
     """
-    kind = lanes_of(rows)
-    total = lanes_of(sums)
+    kind, total, integer = lanes_of(rows), lanes_of(sums), types.intp
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        rows_, left_, right_, stride_, width_, shape_, sums_, to_ = args
-        vector, wide = context.get_value_type(kind), context.get_value_type(total)
-        align = kind.dtype.bitwidth // 8
-        whole = left_.type
+    def emit(
+        emitter: Emitter, rows: Any, left: Any, right: Any, stride: Any, width: Any, shape: Any, sums: Any, to: Any
+    ) -> None:
+        builder, whole = emitter.builder, left.type
 
         def tile(a: int, b: int) -> None:
-            starts = [builder.add(left_, builder.mul(stride_, whole(i))) for i in range(a)]
-            starts += [builder.add(right_, builder.mul(stride_, whole(i))) for i in range(b)]
+            starts = [builder.add(left, builder.mul(stride, whole(i))) for i in range(a)]
+            starts += [builder.add(right, builder.mul(stride, whole(i))) for i in range(b)]
             pairs = [(i, a + j) for i in range(a) for j in range(b)] if b else list(itertools.combinations(range(a), 2))
             before = builder.block
-            with loop_over(builder, width_, kind.count) as column:
-                gathered = [builder.phi(vector) for _ in pairs]
-                values = [
-                    builder.load(place(context, builder, rows, rows_, builder.add(start, column), kind), align=align)
-                    for start in starts
-                ]
-                for (i, j), phi in zip(pairs, gathered, strict=True):
-                    phi.add_incoming(constant(vector, 0.0), before)
+            with loop_over(builder, width, kind.count) as column:
+                squares = [builder.phi(emitter.vector(kind)) for _ in pairs]
+                values = [emitter.load(rows, builder.add(start, column), kind) for start in starts]
+                for (i, j), phi in zip(pairs, squares, strict=True):
+                    phi.add_incoming(emitter.constant(kind, 0.0), before)
                     difference = builder.fsub(values[i], values[j])
-                    phi.add_incoming(call(builder, "fmuladd", [difference, difference, phi]), builder.block)
-            for k, phi in enumerate(gathered):
-                target = place(context, builder, sums, sums_, builder.add(to_, whole(total.count * k)), total)
-                value = builder.load(target, align=8)
-                for part in _widened(builder, phi.incomings[1][0], kind, wide):
+                    phi.add_incoming(emitter.call("fmuladd", difference, difference, phi), builder.block)
+            for k, phi in enumerate(squares):
+                index = builder.add(to, whole(total.count * k))
+                value = emitter.load(sums, index, total)
+                for part in _widened(emitter, phi.incomings[1][0], kind, total):
                     value = builder.fadd(value, part)
-                builder.store(value, target, align=8)
+                emitter.store(sums, index, value, total)
 
-        switch(builder, shape_, [functools.partial(tile, a, b) for a, b in TILES])
-        return context.get_dummy_value()
+        switch(builder, shape, [functools.partial(tile, a, b) for a, b in TILES])
 
-    whole = types.intp
-    return types.void(rows, whole, whole, whole, whole, whole, sums, whole), generate
+    return types.void(rows, integer, integer, integer, integer, integer, sums, integer), emit
 
 
 @contextlib.contextmanager
 def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
-    """What is generated in this block runs for 0, step, ... below the end, at least once.
+    """Generate a loop over 0, step, ... below the end around the code generated in this block. It runs at least once.
 
-    LLVM is kept from unrolling it: a loop that fills the registers would have to spill sums to memory and back.
+    LLVM must not unroll it: a loop that fills the registers would spill sums to memory.
     """
     before = builder.block
     loop, after = builder.append_basic_block("loop"), builder.append_basic_block("looped")
@@ -168,26 +131,27 @@ def loop_over(builder: Any, end: Any, step: int) -> Iterator[Any]:
     following = builder.add(index, end.type(step))
     index.add_incoming(following, builder.block)
     again = builder.cbranch(builder.icmp_signed("<", following, end), loop, after)
-    wish = builder.module.add_metadata([ir.MetaDataString(builder.module, "llvm.loop.unroll.disable")])
+    option = builder.module.add_metadata([ir.MetaDataString(builder.module, "llvm.loop.unroll.disable")])
     name = ir.MDValue(builder.module, [], name=str(len(builder.module.metadata)))
-    name.operands = (name, wish)  # a loop's name is a node that holds itself
+    name.operands = (name, option)  # a loop's identifier is a node that refers to itself
     again.set_metadata("llvm.loop", name)
     builder.position_at_end(after)
 
 
-def _widened(builder: Any, value: Any, kind: Lanes, wide: Any) -> list[Any]:
-    """A vector as vectors of float64."""
+def _widened(emitter: Emitter, value: Any, kind: Lanes, wide: Lanes) -> list[Any]:
+    """Return a vector as vectors of float64."""
     if kind.dtype == types.float64:
         return [value]
     parts = []
     for first in range(0, kind.count, wide.count):
         places = ir.Constant(ir.VectorType(ir.IntType(32), wide.count), list(range(first, first + wide.count)))
-        parts.append(builder.fpext(builder.shuffle_vector(value, value, places), wide))
+        half = emitter.builder.shuffle_vector(value, value, places)
+        parts.append(emitter.builder.fpext(half, emitter.vector(wide)))
     return parts
 
 
 def switch(builder: Any, chosen: Any, cases: Sequence[Callable[[], None]]) -> None:
-    """Generate all cases; at run time the chosen one runs, counted from 0."""
+    """Generate all cases; at run time, the one with the chosen index runs."""
     after = builder.append_basic_block("after")
     table = builder.switch(chosen, after)
     for number, case in enumerate(cases):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -9,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_inputs import close, rows, same
+from kernel_inputs import close, plain, rows, same
 from torch import Tensor
 
-from gyroscope._linalg import _kernels, moments
-from gyroscope._linalg.matrix import plain_shift_and_clip
+from gyroscope._linalg import moments
+from gyroscope._linalg._kernels import row_updates, sums
+from gyroscope._linalg.matrix import shift_and_clip
 
 
 @given(rows, st.sampled_from((0.0, 1e4)))
@@ -23,7 +25,7 @@ def test_moments(matrix: Tensor, offset: float) -> None:
     wide = matrix.double()
     mean = wide.mean(dim=0)
     deviations = wide - mean
-    got = _kernels.column_moments(matrix, std=True)
+    got = sums.moments(matrix, std=True)
     scale = wide.abs().amax(dim=0)  # float64 sums in another order
     rounding = torch.finfo(matrix.dtype).eps
     assert got.mean.dtype == matrix.dtype
@@ -33,21 +35,19 @@ def test_moments(matrix: Tensor, offset: float) -> None:
     assert torch.equal(got.std.isnan(), std.isnan())
     assert bool(((got.std - std).abs() <= 1e-6 * std + 1e-13 * scale + 1e-45)[~std.isnan()].all())
     assert got.squares == pytest.approx(float(deviations.square().sum()), rel=1e-9, abs=1e-20 * float(scale.max()) ** 2)
-    assert got.norm == pytest.approx(float(torch.linalg.vector_norm(got.mean, dtype=torch.float64)), rel=1e-12)
-    assert got.largest == float(got.mean.abs().max())
-    without = _kernels.column_moments(matrix)
+    without = sums.moments(matrix)
     assert without.std is None
-    assert torch.equal(without.mean, got.mean) and without[2:] == got[2:]
+    assert torch.equal(without.mean, got.mean) and without.squares == got.squares
 
 
 def test_moments_with_nan_and_infinity() -> None:
     matrix = torch.ones(3, 50)
     matrix[1, 4] = torch.nan
-    got = _kernels.column_moments(matrix)
-    assert math.isnan(got.squares) and math.isnan(got.norm) and math.isnan(got.largest)
+    got = sums.moments(matrix)
+    assert math.isnan(got.squares) and got.mean.isnan().nonzero().tolist() == [[4]]
     matrix[1, 4] = torch.inf
-    got = _kernels.column_moments(matrix)
-    assert math.isnan(got.squares) and got.norm == math.inf and got.largest == math.inf
+    got = sums.moments(matrix)
+    assert math.isnan(got.squares) and got.mean[4] == math.inf
 
 
 @given(rows)
@@ -55,34 +55,35 @@ def test_moments_with_nan_and_infinity() -> None:
 def test_inner_products(matrix: Tensor) -> None:
     matrix = matrix[:6].clamp(-1e38, 1e38).nan_to_num(0.5)
     wide = matrix.double()
-    got = _kernels.gram(list(matrix))
+    got = sums.products(list(matrix))
     norms = wide.norm(dim=1)
-    assert bool(((got.dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
-    assert torch.equal(got.dots, got.dots.T)
-    assert torch.equal(got.largest, wide.abs().amax(dim=1))
+    dots = torch.tensor(got.dots, dtype=torch.float64)
+    assert bool(((dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
+    assert torch.equal(dots, dots.T)
+    assert got.largest == wide.abs().amax(dim=1).tolist()
 
 
 def test_only_the_pairs_that_are_asked_for() -> None:
     vectors = list(torch.randn(4, 1000))
-    full, some = _kernels.gram(vectors), _kernels.gram(vectors, [(0, 2), (3, 1)])
+    full, some = sums.products(vectors), sums.products(vectors, [(0, 2), (3, 1)])
     asked = torch.eye(4, dtype=torch.bool)
     for i, j in ((0, 2), (3, 1)):
         asked[i, j] = asked[j, i] = True
-    assert close(some.dots[asked], full.dots[asked], 1e-15)
-    assert some.dots[~asked].isnan().all()
-    assert same(some.largest, full.largest)
+    some_dots, all_dots = (torch.tensor(found.dots, dtype=torch.float64) for found in (some, full))
+    assert close(some_dots[asked], all_dots[asked], 1e-15)
+    assert some_dots[~asked].isnan().all()
+    assert some.largest == full.largest
 
 
 @given(rows)
 @settings(deadline=None, max_examples=60)
 def test_a_pair_of_vectors_is_their_difference(matrix: Tensor) -> None:
-    """In float64 on either path: of vectors that lie close together far from zero, float32 would keep little."""
+    """Both paths subtract in float64: of vectors close together and far from zero, float32 would lose most digits."""
     left = (matrix[0] + 1e4).clamp(-1e37, 1e37).nan_to_num(0.5)
     right, other = left.roll(1), matrix[-1].clamp(-1e37, 1e37).nan_to_num(0.5)
     wide = torch.stack([left.double() - right.double(), other.double()])
     norms = wide.norm(dim=1)
-    for function in (moments.products, moments.plain_products):
-        got = function([(left, right), other])
+    for got in (moments.products([(left, right), other]), plain(moments.products, [(left, right), other])):
         dots = torch.tensor(got.dots, dtype=torch.float64)
         assert bool(((dots - wide @ wide.T).abs() <= 1e-13 * norms * norms.unsqueeze(1)).all())
         assert got.largest == wide.abs().amax(dim=1).tolist()
@@ -98,9 +99,9 @@ def test_deviations_are_computed_only_when_asked_for(first: str) -> None:
 
 
 def test_inner_products_with_nan_and_infinity() -> None:
-    got = _kernels.gram([torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0])])
-    assert math.isnan(got.largest[0]) and got.largest[1:].tolist() == [math.inf, 2.0]
-    assert got.dots[1, 2] == math.inf and got.dots[0].isnan().all()
+    got = sums.products([torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.inf]), torch.tensor([1.0, 2.0])])
+    assert math.isnan(got.largest[0]) and got.largest[1:] == [math.inf, 2.0]
+    assert got.dots[1][2] == math.inf and all(map(math.isnan, got.dots[0]))
 
 
 @given(rows, st.data())
@@ -108,26 +109,26 @@ def test_inner_products_with_nan_and_infinity() -> None:
 def test_mean_of_chosen_rows(matrix: Tensor, data: st.DataObject) -> None:
     numbers = data.draw(st.lists(st.integers(0, len(matrix) - 1), min_size=1, unique=True))
     kept = matrix[numbers].double()
-    got = _kernels.mean_of(matrix, torch.tensor(numbers))
+    got = sums.mean_of(matrix, torch.tensor(numbers))
     assert got.dtype == matrix.dtype
     bad = ~kept.isfinite().all(dim=0)
     assert not got[bad].isfinite().any()
-    good, sums = kept[:, ~bad], kept[:, ~bad].mean(dim=0)
-    scale = good.abs().amax(dim=0) if good.numel() else sums
-    assert bool(((got[~bad] - sums).abs() <= 1e-7 * sums.abs() + 1e-13 * scale + 1e-45).all())
+    good, mean = kept[:, ~bad], kept[:, ~bad].mean(dim=0)
+    scale = good.abs().amax(dim=0) if good.numel() else mean
+    assert bool(((got[~bad] - mean).abs() <= 1e-7 * mean.abs() + 1e-13 * scale + 1e-45).all())
 
 
 def test_chosen_rows_must_exist() -> None:
     for numbers in ([], [3], [-1]):
         with pytest.raises(ValueError, match="chosen"):
-            _kernels.mean_of(torch.zeros(3, 4), numbers)
+            sums.mean_of(torch.zeros(3, 4), numbers)
 
 
 def test_vectors_of_different_kinds_are_an_error() -> None:
     with pytest.raises(ValueError, match="one length"):
-        _kernels.gram([torch.zeros(3), torch.zeros(4)])
+        sums.products([torch.zeros(3), torch.zeros(4)])
     with pytest.raises(ValueError, match="one type"):
-        _kernels.gram([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])
+        sums.products([torch.zeros(3), torch.zeros(3, dtype=torch.float64)])
 
 
 @given(rows, st.sampled_from((None, 0.0, 1e-4, 3.0)), st.sampled_from((0.5, 2.0, 1e30, math.inf)))
@@ -135,9 +136,9 @@ def test_vectors_of_different_kinds_are_an_error() -> None:
 def test_shifting_and_clipping(matrix: Tensor, factor: float | None, limit: float) -> None:
     matrix = matrix.clamp(-1e37, 1e37).nan_to_num(0.5)
     shift = None if factor is None else matrix[0].roll(1) * factor
-    for function in (_kernels.shift_and_clip, plain_shift_and_clip):
+    for compiled in (True, False):
         got = matrix.clone()
-        function(got, shift, limit)
+        shift_and_clip(got, shift, limit) if compiled else plain(shift_and_clip, got, shift, limit)
         wanted = matrix.double() if shift is None else matrix.double() + shift.double()
         norms = wanted.norm(dim=1, keepdim=True)
         scale = (limit / norms).clamp_max(1) if limit < math.inf else torch.ones_like(norms)
@@ -150,7 +151,7 @@ def test_shifting_and_clipping(matrix: Tensor, factor: float | None, limit: floa
         assert torch.equal(got[unchanged], matrix[unchanged])
 
 
-@pytest.mark.parametrize("function", [_kernels.shift_and_clip, plain_shift_and_clip])
+@pytest.mark.parametrize("function", [row_updates.shift_and_clip, functools.partial(plain, shift_and_clip)])
 def test_clipping_what_is_not_finite(function: Callable[..., None]) -> None:
     matrix = torch.ones(3, 50)
     matrix[0, 7], matrix[1, 7] = torch.nan, torch.inf

@@ -1,4 +1,4 @@
-"""Tensors as the flat numpy vectors that the compiled kernels read and write, without a copy."""
+"""Tensors as the flat numpy arrays that the compiled kernels read and write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def flat(values: Tensor) -> Any:
-    """All the memory from the first element of a matrix (or vector, or stack of matrices) to its last."""
+    """Return a view of the memory from a tensor's first element to its last, as a 1-d array."""
     if values.requires_grad:
         values = values.detach()
     if values.is_contiguous():

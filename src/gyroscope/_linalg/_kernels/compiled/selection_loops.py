@@ -1,0 +1,203 @@
+"""Order statistics of each column: a block of columns goes through a network of comparators between rows.
+
+The network takes NaN for +inf, which sorts correctly but loses the difference between the two. So each column whose
+result is not finite is computed again by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gyroscope._linalg._kernels.compiled.build import helper, kernel
+from gyroscope._linalg._kernels.compiled.lanes import (
+    add,
+    broadcast,
+    divide,
+    lane_count,
+    load,
+    maximum,
+    minimum,
+    multiply_add,
+    padded,
+    prefetch,
+    store,
+    subtract,
+    where_less,
+)
+from gyroscope._linalg._kernels.compiled.unrolled import merge_runs, sort_run
+
+
+@kernel
+def columns(
+    rows: Any, n: int, stride: int, begin: int, end: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any,
+    candidates: Any, bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any,
+    share_bounds: Any, out: Any,
+) -> None:  # fmt: skip
+    """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
+
+    The result is, for each column in sorted order, the values of the given ranks (one row of `out` each); or if there
+    are none, the mean of ranks first, ..., last - 1; or if `nearest` > 0, the mean of as many values nearest to that
+    mean. There is one kernel for all of these, because the network takes long to compile.
+
+    If there are mixtures, they are the network's inputs instead of the rows, computed block by block: mixture i is the
+    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1.
+    """
+    d = out.size // max(1, ranks.size)
+    mixed = share_bounds.size > 1
+    height, n = n, share_bounds.size - 1 if mixed else n
+    mixtures = np.empty(n * width if mixed else 0, rows.dtype)
+    scratch = np.empty(n * width, rows.dtype)
+    column = np.empty(n, rows.dtype)
+    result = np.empty(width, rows.dtype)
+    for start in range(begin, end, width):
+        filled = min(width, end - start)
+        source, at, step = rows, start, stride
+        if filled < width:
+            source, at, step = padded(rows, height, stride, start, end, width), 0, width
+        if mixed:
+            _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
+            source, at, step = mixtures, 0, width
+        _network(source, at, step, scratch, width, leaves, merges, wires)
+        for value in range(max(1, ranks.size)):
+            if ranks.size:
+                _select(scratch, width, candidates, bounds[value], bounds[value + 1], result)
+            else:
+                _mean(scratch, width, order, first, last, result)
+                if nearest:
+                    _nearest(scratch, width, order, nearest, result)
+            target = out[value * d + start : value * d + start + filled]
+            not_finite = 0
+            for place in range(filled):
+                target[place] = result[place]
+                not_finite += not abs(result[place]) < np.inf
+            if not_finite == 0:
+                continue
+            for place in range(filled):
+                if np.isfinite(result[place]):
+                    continue
+                nans = _nans(source, n, step, at + place)
+                if ranks.size:
+                    if ranks[value] >= n - nans:
+                        target[place] = np.nan
+                    continue
+                for rank in range(n):
+                    column[rank] = scratch[order[rank] * width + place] if rank < n - nans else np.nan
+                target[place] = _mean_of(column, first, last)
+                if nearest:
+                    left = _window(column, target[place], nearest)
+                    target[place] = _mean_of(column, left, left + nearest)
+
+
+@helper
+def _network(source: Any, at: int, stride: int, scratch: Any, width: int, leaves: Any, merges: Any, wires: Any) -> None:
+    """Send a block of source[at + row * stride + column] through a network, to scratch[wire * width + column]."""
+    for leaf in range(leaves.shape[0]):
+        wire, size = leaves[leaf, 0], leaves[leaf, 1]
+        for column in range(0, width, lane_count(source)):
+            sort_run(source, at + wire * stride + column, stride, scratch, wire * width + column, width, size)
+    for merge in range(merges.shape[0]):
+        merge_runs(scratch, width, wires, merges[merge, 0], merges[merge, 1], merges[merge, 2])
+
+
+@helper
+def _mix(
+    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, share_bounds: Any
+) -> None:
+    step = lane_count(source)
+    for mixture in range(share_bounds.size - 1):
+        to = mixture * width
+        for column in range(0, width, 4 * step):  # four sums at once hide the latency of an addition
+            a = b = c = d = broadcast(source, 0.0)
+            for k in range(share_bounds[mixture], share_bounds[mixture + 1]):
+                share, place = broadcast(source, shares[k]), at + share_rows[k] * stride + column
+                if mixture == 0:  # it usually has all the rows that the others have: prefetch the next block
+                    prefetch(source, place + width)
+                    prefetch(source, place + width + 2 * step)
+                a = multiply_add(share, load(source, place), a)
+                b = multiply_add(share, load(source, place + step), b)
+                c = multiply_add(share, load(source, place + 2 * step), c)
+                d = multiply_add(share, load(source, place + 3 * step), d)
+            store(mixtures, to + column, a)
+            store(mixtures, to + column + step, b)
+            store(mixtures, to + column + 2 * step, c)
+            store(mixtures, to + column + 3 * step, d)
+
+
+@helper
+def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, result: Any) -> None:
+    step = lane_count(scratch)
+    for column in range(0, width, 4 * step):  # four at once: computing the addresses costs as much as comparing
+        a = b = c = d = broadcast(scratch, np.inf)
+        for pair in range(begin, end):
+            left, right = candidates[pair, 0] * width + column, candidates[pair, 1] * width + column
+            a = minimum(a, maximum(load(scratch, left), load(scratch, right)))
+            b = minimum(b, maximum(load(scratch, left + step), load(scratch, right + step)))
+            c = minimum(c, maximum(load(scratch, left + 2 * step), load(scratch, right + 2 * step)))
+            d = minimum(d, maximum(load(scratch, left + 3 * step), load(scratch, right + 3 * step)))
+        store(result, column, a)
+        store(result, column + step, b)
+        store(result, column + 2 * step, c)
+        store(result, column + 3 * step, d)
+
+
+@helper
+def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: Any) -> None:
+    for column in range(0, width, lane_count(scratch)):
+        total = load(scratch, order[first] * width + column)
+        for rank in range(first + 1, last):
+            total = add(total, load(scratch, order[rank] * width + column))
+        store(result, column, divide(total, broadcast(scratch, last - first)))
+
+
+@helper
+def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> None:
+    """Replace each `result` by the mean of the `size` values nearest to it.
+
+    The window moves right past value i while that is farther from the center than value i + size, which it would gain.
+    If it moves past value i, value i is out and value i + size is in: two selects per value, which are added in order
+    of rank. For an infinite center such differences are NaN: the result is inf, so the column is computed again.
+    """
+    n = order.size
+    zero, infinity, divisor = broadcast(scratch, 0.0), broadcast(scratch, np.inf), broadcast(scratch, size)
+    for column in range(0, width, lane_count(scratch)):
+        middle = load(result, column)
+        total = zero
+        for rank in range(n):
+            value = load(scratch, order[rank] * width + column)
+            kept = value
+            if rank < n - size:
+                gained = load(scratch, order[rank + size] * width + column)
+                kept = where_less(subtract(gained, middle), subtract(middle, value), zero, kept)
+            if rank >= size:
+                passed = load(scratch, order[rank - size] * width + column)
+                kept = where_less(subtract(value, middle), subtract(middle, passed), kept, zero)
+            total = add(total, kept)
+        finite = where_less(middle, infinity, divide(total, divisor), infinity)
+        store(result, column, where_less(subtract(zero, middle), infinity, finite, infinity))
+
+
+@helper
+def _nans(rows: Any, n: int, stride: int, column: int) -> int:
+    nans = 0
+    for row in range(n):
+        nans += np.isnan(rows[row * stride + column])
+    return nans
+
+
+@helper
+def _window(column: Any, center: Any, size: int) -> int:
+    """Return where the window of the `size` values nearest to the center begins in a sorted column."""
+    first = 0
+    for rank in range(column.size - size):
+        first += center - column[rank] > column[rank + size] - center
+    return first
+
+
+@helper
+def _mean_of(column: Any, first: int, last: int) -> Any:
+    total = column[first]
+    for rank in range(first + 1, last):
+        total += column[rank]
+    return total / column.dtype.type(last - first)

@@ -1,0 +1,203 @@
+"""Loops that sum over rows or columns in float64: column means and deviations, inner products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gyroscope._linalg._kernels.compiled.build import helper, kernel, numba
+from gyroscope._linalg._kernels.compiled.lanes import (
+    WIDE,
+    absolute,
+    add,
+    broadcast_wide,
+    divide,
+    load_wide,
+    multiply_add,
+    narrow,
+    padded,
+    pointer,
+    prefetch,
+    sqrt,
+    store,
+    subtract,
+    where_less,
+)
+
+WIDTH = 256
+"""Columns of the vectors that stay in the cache while all pairs of them are multiplied."""
+
+_NEAR = 2 * WIDE
+"""How many columns before its use memory is prefetched to the L1 cache."""
+
+_LINES = 16
+"""A block is this many times WIDE columns of all rows. While the kernel works on a block, it prefetches the next one to
+the L2 cache: row by row, which is much faster for main memory than column by column. (Of float64 rows it prefetches
+every other cache line: the hardware adds the neighbours.)"""
+
+
+@kernel
+def moments(
+    rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, mean: Any, std: Any, squares: Any
+) -> None:
+    """Compute the means of the columns of rows[row * stride + column] and, unless `std` is empty, their deviations.
+
+    For the columns of pieces first, ..., last - 1, which start at the bounds. squares[piece] is the sum of all squared
+    deviations from the means. Every WIDE columns are read twice while they are in the cache, so a large common offset
+    costs no accuracy.
+    """
+    for piece in range(first, last):
+        begin, end = bounds[piece], bounds[piece + 1]
+        whole = end - (end - begin) % WIDE
+        squares[piece] = _moments(rows, n, stride, begin, whole, mean, std, begin)
+        if (
+            whole < end
+        ):  # outside the loop: choosing between two arrays for every WIDE columns costs as much as four rows
+            rest, rest_std = np.empty(WIDE, rows.dtype), np.empty(WIDE if std.size else 0, rows.dtype)
+            block = padded(rows, n, stride, whole, end, WIDE)
+            squares[piece] += _moments(block, n, WIDE, 0, WIDE, rest, rest_std, 0)
+            mean[whole:end] = rest[: end - whole]
+            if std.size:
+                std[whole:end] = rest_std[: end - whole]
+
+
+@helper
+def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, std: Any, to: int) -> float:
+    """Compute `moments` of a multiple of WIDE columns, to mean[to] and so on; return the sum of squared deviations."""
+    squares = broadcast_wide(0.0)
+    for start in range(begin, end, WIDE):
+        total = broadcast_wide(0.0)
+        part = (start - begin) // WIDE % _LINES
+        for row in range(n):
+            which, line = _in_next_block(part, n, row)
+            prefetch(rows, start + which * stride + line)
+            prefetch(rows, start + row * stride + _NEAR)
+            total = add(total, load_wide(rows, start + row * stride))
+        middle = divide(total, broadcast_wide(n))
+        spread = broadcast_wide(0.0)
+        for row in range(n):
+            difference = subtract(load_wide(rows, start + row * stride), middle)
+            spread = multiply_add(difference, difference, spread)
+        squares = add(squares, spread)
+        at = to + start - begin
+        store(mean, at, narrow(rows, middle))
+        if std.size:
+            store(std, at, narrow(rows, sqrt(divide(spread, broadcast_wide(n - 1)))))
+    return _lanes(squares).sum()  # type: ignore[no-any-return]
+
+
+@helper
+def _in_next_block(part: int, n: int, row: int) -> tuple[int, int]:
+    """Return the row, and the columns from this part on, to prefetch when this part of a block comes to this row.
+
+    All parts and rows together prefetch the whole next block in order.
+    """
+    number = part * n + row
+    return number // _LINES, (_LINES - part + number % _LINES) * WIDE
+
+
+@kernel
+def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: int, out: Any) -> None:
+    """Compute the mean of the chosen of `height` rows in columns begin, ..., end - 1 of rows[row * stride + column]."""
+    rest = np.empty(WIDE, rows.dtype)
+    for start in range(begin, end, WIDE):
+        source, at, step, target, to = rows, start, stride, out, start
+        if start + WIDE > end:
+            source, at, step, target, to = padded(rows, height, stride, start, end, WIDE), 0, WIDE, rest, 0
+        total = broadcast_wide(0.0)
+        part = (start - begin) // WIDE % _LINES
+        for index in range(chosen.size):
+            which, line = _in_next_block(part, chosen.size, index)
+            prefetch(source, at + chosen[which] * step + line)
+            prefetch(source, at + chosen[index] * step + _NEAR)
+            total = add(total, load_wide(source, at + chosen[index] * step))
+        store(target, to, narrow(rows, divide(total, broadcast_wide(chosen.size))))
+        if start + WIDE > end:
+            out[start:end] = rest[: end - start]
+
+
+@kernel
+def products(
+    minuends: Any, subtrahends: Any, like: Any, bounds: Any, first: int, last: int, pairs: Any, norms: Any, dots: Any,
+    most: Any,
+) -> None:  # fmt: skip
+    """Compute squared norms, inner products of pairs and largest magnitudes in pieces first, ..., last - 1 of vectors.
+
+    The pieces start at the bounds, and each has a row of results. The vectors are given by the addresses of arrays like
+    `like`; a vector with a subtrahend (0: none) is the difference of the two, in float64.
+    """
+    for piece in range(first, last):
+        begin, end = bounds[piece], bounds[piece + 1]
+        _products(minuends, subtrahends, like, begin, end, pairs, norms[piece], dots[piece], most[piece])
+
+
+@helper
+def _products(
+    minuends: Any, subtrahends: Any, like: Any, begin: int, end: int, pairs: Any, norms: Any, dots: Any, most: Any
+) -> None:
+    squares, tops = _aligned(minuends.size * WIDE), _aligned(minuends.size * WIDE)
+    sums = _aligned(pairs.shape[0] * WIDE)
+    block = _aligned(minuends.size * WIDTH)
+    for start in range(begin, end, WIDTH):
+        for i in range(minuends.size):
+            _widen(minuends[i], subtrahends[i], like, start, end, block, i * WIDTH)
+            square, top = load_wide(squares, i * WIDE), load_wide(tops, i * WIDE)
+            for column in range(i * WIDTH, (i + 1) * WIDTH, WIDE):
+                value = load_wide(block, column)
+                square = multiply_add(value, value, square)
+                top = _larger(top, absolute(value))
+            store(squares, i * WIDE, square)
+            store(tops, i * WIDE, top)
+        for pair in range(pairs.shape[0]):
+            left, right = pairs[pair, 0] * WIDTH, pairs[pair, 1] * WIDTH
+            total = load_wide(sums, pair * WIDE)
+            for column in range(0, WIDTH, WIDE):
+                total = multiply_add(load_wide(block, left + column), load_wide(block, right + column), total)
+            store(sums, pair * WIDE, total)
+    for i in range(minuends.size):
+        norms[i], most[i] = _lanes(load_wide(squares, i * WIDE)).sum(), _lanes(load_wide(tops, i * WIDE)).max()
+    for pair in range(pairs.shape[0]):
+        dots[pair] = _lanes(load_wide(sums, pair * WIDE)).sum()
+
+
+@helper
+def _widen(minuend: int, subtrahend: int, like: Any, start: int, end: int, block: Any, at: int) -> None:
+    """Write WIDTH elements of a vector, less the subtrahend if there is one, to block[at]; beyond the end, zeros."""
+    source = numba.carray(pointer(minuend), (end,), like.dtype)
+    other = numba.carray(pointer(subtrahend), (end,), like.dtype)
+    if start + WIDTH > end:
+        for column in range(WIDTH):
+            value = np.float64(source[start + column]) if start + column < end else 0.0
+            if subtrahend and start + column < end:
+                value -= other[start + column]
+            block[at + column] = value
+        return
+    for column in range(0, WIDTH, WIDE):
+        prefetch(source, start + column + WIDTH)
+        values = load_wide(source, start + column)
+        if subtrahend:
+            prefetch(other, start + column + WIDTH)
+            values = subtract(values, load_wide(other, start + column))
+        store(block, at + column, values)
+
+
+@helper
+def _larger(left: Any, right: Any) -> Any:
+    """Return the larger value in each lane; NaN on the right counts for nothing."""
+    return where_less(left, right, right, left)
+
+
+@helper
+def _lanes(vector: Any) -> Any:
+    """Return the elements of a wide vector as an array."""
+    lanes = np.empty(WIDE)
+    store(lanes, 0, vector)
+    return lanes
+
+
+@helper
+def _aligned(size: int) -> Any:
+    """Return float64 zeros that begin at a cache line: a load across two lines takes twice as long."""
+    zeros = np.zeros(size + 8)
+    return zeros[-zeros.ctypes.data % 64 // 8 :]

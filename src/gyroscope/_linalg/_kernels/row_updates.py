@@ -1,0 +1,65 @@
+"""Kernels that copy or change a matrix row by row. Plain paths: gyroscope._linalg.matrix and .accumulate."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._linalg._kernels import compiled, threads
+from gyroscope._linalg._kernels.arrays import flat
+
+
+def copy_finite(source: Tensor, target: Tensor) -> bool:
+    """Copy a vector bit by bit, in the calling thread; return whether it is free of NaN and infinities."""
+    if source.shape != target.shape or source.dtype != target.dtype:
+        raise ValueError("source and target must have one length and one type")
+    return bool(compiled.row_loops.copy_finite(flat(source), flat(target)))
+
+
+def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
+    """Add a vector to every row, then scale every row whose norm exceeds the limit to that norm. In place."""
+    n, d = rows.shape
+    matrix, stride = flat(rows), rows.stride(0)
+    vector = matrix[:0] if shift is None else flat(shift)
+
+    def work(begin: int, end: int) -> None:
+        compiled.row_loops.shift_and_clip(matrix, stride, d, begin, end, vector, limit)
+
+    threads.spread_rows(work, n, d)
+
+
+def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
+    """Add mu times the rows of `memory` and gain times those of `gradient`, in place, where the sums are finite.
+
+    The two must be of one shape and dtype, and share no memory unless element i is the same in both.
+    """
+    n, d = memory.shape
+    if n == 1 and threads.is_large(1, d):
+        return None if accumulate_row(memory, gradient, mu, gain) else torch.zeros(1, dtype=torch.bool)
+    target, stride, added, added_stride = flat(memory), memory.stride(0), flat(gradient), gradient.stride(0)
+    finite = np.empty(n, np.bool_)
+
+    def work(begin: int, end: int) -> None:
+        compiled.row_loops.accumulate(target, stride, added, added_stride, d, begin, end, mu, gain, finite)
+
+    threads.spread_rows(work, n, d)
+    return None if finite.all() else torch.from_numpy(finite)
+
+
+def accumulate_row(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> bool:
+    """Accumulate a single row, whose columns the threads share: all of them check their sums before one writes."""
+    target, added = flat(memory), flat(gradient)
+    bounds = threads.pieces(1, target.size, 16)
+    finite = np.empty(len(bounds) - 1, np.bool_)
+
+    def check(begin: int, end: int) -> None:
+        compiled.row_loops.check_sums(target, added, bounds, begin, end, mu, gain, finite)
+
+    def write(begin: int, end: int) -> None:
+        compiled.row_loops.write_sums(target, added, bounds[begin], bounds[end], mu, gain)
+
+    threads.spread(check, len(finite))
+    if finite.all():
+        threads.spread(write, len(finite))
+    return bool(finite.all())

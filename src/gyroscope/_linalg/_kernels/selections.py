@@ -1,0 +1,87 @@
+"""Order statistics of each column. Plain paths: gyroscope._linalg.order_statistics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._linalg._kernels import compiled, networks, threads
+from gyroscope._linalg._kernels.arrays import flat
+
+_WIDTH = 96
+"""Columns per block: a multiple of four vectors. Narrower blocks have more overhead, wider ones of some 50 rows do not
+fit in the L1 cache, and a power of two would map all rows of a block to the same cache sets."""
+
+
+def median(rows: Tensor, even: str = "lower") -> Tensor:
+    """Return the median of each column: for an even number of rows the lower middle, or with "mean" that of both."""
+    n = rows.shape[0]
+    low, high = (n - 1) // 2, n // 2
+    ranks = (low,) if even == "lower" or low == high else (low, high)
+    values = _columns(rows, networks.selection(n, ranks), ranks=ranks)
+    if len(ranks) == 1:
+        return values[0]
+    return values[0].mul_(0.5).add_(values[1], alpha=0.5)  # halves first: the sum of two large values overflows
+
+
+def trimmed_mean(rows: Tensor, trim: int) -> Tensor:
+    """Return the mean of each column without its `trim` smallest and `trim` largest values."""
+    n = rows.shape[0]
+    _check(n, trim=trim)
+    return _columns(rows, networks.sorting(n, trim, n - trim), trim, n - trim)[0]
+
+
+def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
+    """Return the mean of the `count` values of each column that are nearest to its (lower) median."""
+    n = rows.shape[0] if shares is None else shares.shape[0]
+    _check(n, count=count)
+    return _columns(rows, networks.sorting(n, 0, n), (n - 1) // 2, (n + 1) // 2, count, shares)[0]
+
+
+def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int) -> Tensor:
+    """Return the mean of the `count` values of each column nearest to its trimmed mean."""
+    n = rows.shape[0]
+    _check(n, trim, count)
+    return _columns(rows, networks.sorting(n, 0, n), trim, n - trim, count)[0]
+
+
+def _check(n: int, trim: int = 0, count: int = 1) -> None:
+    if not 1 <= count <= n:
+        raise ValueError(f"count must be from 1 to {n}, the number of rows, got {count}")
+    if not 0 <= 2 * trim < n:
+        raise ValueError(f"trim must be at least 0 and leave one of {n} rows, got {trim}")
+
+
+def _columns(
+    rows: Tensor,
+    network: networks.ComparatorNetwork,
+    first: int = 0,
+    last: int = 0,
+    nearest: int = 0,
+    shares: Tensor | None = None,
+    ranks: tuple[int, ...] = (),
+) -> Tensor:
+    """Return what the kernel `columns` computes: a row for each rank, or one row."""
+    n, d = rows.shape
+    out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
+    bounds = threads.pieces(n, d, _WIDTH)
+    matrix, stride, target = flat(rows), rows.stride(0), out.view(-1).numpy()
+    wanted = (np.array(ranks, dtype=np.int64), first, last, nearest)
+    fixed: tuple[Any, ...] = (_WIDTH, *network, *wanted, *_sparse(shares, matrix.dtype), target)
+
+    def work(begin: int, end: int) -> None:
+        compiled.selection_loops.columns(matrix, n, stride, bounds[begin], bounds[end], *fixed)
+
+    threads.spread(work, len(bounds) - 1)
+    return out
+
+
+def _sparse(shares: Tensor | None, dtype: Any) -> tuple[Any, Any, Any]:
+    """Return the nonzero shares, the rows they belong to, and where each mixture's shares begin and end."""
+    table = np.zeros((0, 0)) if shares is None else shares.detach().cpu().numpy()
+    mixture, row = table.nonzero()
+    bounds = np.searchsorted(mixture, np.arange(table.shape[0] + 1))
+    return table[mixture, row].astype(dtype), row.astype(np.int64), bounds.astype(np.int64)

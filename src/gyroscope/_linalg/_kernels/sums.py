@@ -1,0 +1,102 @@
+"""Means, deviations and inner products: float64 sums in one pass. Plain paths: gyroscope._linalg.moments, .matrix."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyroscope._linalg._kernels import compiled, threads
+from gyroscope._linalg._kernels.arrays import flat
+
+Vector = Tensor | tuple[Tensor, Tensor]
+"""A vector, or the difference of two."""
+
+
+class ColumnMoments(NamedTuple):
+    """Moments of the columns of an (n, d) matrix."""
+
+    mean: Tensor
+    """(d,)"""
+    std: Tensor | None
+    """(d,), on request: the standard deviations (ddof = 1, so NaN for a single row)."""
+    squares: float
+    """The sum of all squared deviations from the means. Divided by n - 1, the total variance."""
+
+
+class Products(NamedTuple):
+    """Inner products of k vectors, accumulated in float64."""
+
+    dots: list[list[float]]
+    """(k, k): squared norms on the diagonal, NaN for pairs that were not requested."""
+    largest: list[float]
+    """(k,): the largest absolute coordinate of each vector, NaN if it has a NaN."""
+
+
+def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
+    """Return the column means, the total squared deviation and, on request, the columns' standard deviations."""
+    n, d = rows.shape
+    bounds = threads.pieces(n, d, compiled.lanes.WIDE)
+    means, deviations = (torch.empty(size, dtype=rows.dtype) for size in (d, d if std else 0))
+    squares = np.zeros(len(bounds) - 1)
+    arrays = means.numpy(), deviations.numpy(), squares
+    matrix, stride = flat(rows), rows.stride(0)
+
+    def work(begin: int, end: int) -> None:
+        compiled.sum_loops.moments(matrix, n, stride, bounds, begin, end, *arrays)
+
+    threads.spread(work, len(squares))
+    return ColumnMoments(means, deviations if std else None, float(squares.sum()))
+
+
+def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
+    """Return the mean of the rows with the chosen indices. The other rows are never read."""
+    n, d = rows.shape
+    indices = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
+    if indices.size == 0 or indices.min() < 0 or indices.max() >= n:
+        raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {indices.tolist()}")
+    bounds = threads.pieces(indices.size, d, compiled.lanes.WIDE)
+    out = torch.empty(d, dtype=rows.dtype)
+    matrix, stride, target = flat(rows), rows.stride(0), out.numpy()
+
+    def work(begin: int, end: int) -> None:
+        compiled.sum_loops.mean_of(matrix, indices, n, stride, bounds[begin], bounds[end], target)
+
+    threads.spread(work, len(bounds) - 1)
+    return out
+
+
+def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:
+    """Return the inner products of vectors of one length and dtype, and their norms and largest coordinates.
+
+    The difference of a tuple of two vectors is never stored as a whole.
+    """
+    differences = [vector if isinstance(vector, tuple) else (vector, None) for vector in vectors]
+    first = differences[0][0]
+    k, d = len(vectors), first.shape[0]
+    terms = [part for each in differences for part in each if part is not None]
+    if any(part.shape != (d,) or part.dtype != first.dtype for part in terms):
+        raise ValueError("the vectors must have one length and one type")
+    which = np.array([*(itertools.combinations(range(k), 2) if pairs is None else pairs)], dtype=np.int64)
+    which = which.reshape(-1, 2)
+    bounds = threads.pieces(k, d, compiled.sum_loops.WIDTH)
+    norms, most, dots = (np.zeros((len(bounds) - 1, size)) for size in (k, k, len(which)))
+    # Addresses, because numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
+    minuends, subtrahends = np.array(
+        [[0 if part is None else part.data_ptr() for part in each] for each in differences], dtype=np.int64
+    ).T.copy()
+    like = flat(first)
+
+    def work(begin: int, end: int) -> None:
+        compiled.sum_loops.products(minuends, subtrahends, like, bounds, begin, end, which, norms, dots, most)
+
+    threads.spread(work, len(dots))
+    table = np.full((k, k), np.nan)
+    table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
+    np.fill_diagonal(table, norms.sum(axis=0))
+    largest = np.where(np.isnan(table.diagonal()), np.nan, most.max(axis=0))
+    return Products(table.tolist(), largest.tolist())
