@@ -159,6 +159,5 @@ def test_clipping_what_is_not_finite(function: Callable[..., None]) -> None:
     function(unlimited, None, math.inf)
     assert same(unlimited, matrix)
     function(matrix, None, 1.0)
-    assert matrix[0].isnan().all()
-    assert matrix[1].isnan().nonzero().tolist() == [[7]] and matrix[1].nansum() == 0
+    assert matrix[:2].isnan().all(), "any value tells that a row is not finite"
     assert matrix[2].norm() == pytest.approx(1)

@@ -93,11 +93,12 @@ def _same_kind(rows: Tensor, shift: Tensor | None, limit: float) -> bool:
 def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     """Add a vector to every row, then scale every row whose norm exceeds the limit to that norm. In place.
 
-    With a finite limit, a row with a NaN becomes NaN as a whole, and one with an infinity NaN there and 0 elsewhere.
+    With a finite limit, a row that is not finite becomes NaN as a whole, so that any of its values tells.
     """
     if shift is not None:
         rows.add_(shift)
     if limit == float("inf"):
         return
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)  # no square overflows
-    rows.mul_((limit / norms).clamp_max_(1.0).to(rows.dtype))
+    scale = (limit / norms).clamp_max_(1.0).masked_fill_(~norms.isfinite(), torch.nan)
+    rows.mul_(scale.to(rows.dtype))

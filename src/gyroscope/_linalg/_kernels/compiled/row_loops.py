@@ -78,8 +78,8 @@ def shift_and_clip_row(rows: Any, at: int, d: int, shift: Any, limit: float) -> 
         squares = 0.0
         for column in range(d):
             squares += np.float64(rows[at + column]) ** 2
-    scale = limit / np.sqrt(squares)
-    if scale >= 1:  # not so for NaN: such a row becomes NaN as a whole
+    scale = limit / np.sqrt(squares) if squares < np.inf else np.nan
+    if scale >= 1:  # not so for NaN: a row that is not finite becomes NaN as a whole
         return
     whole = d - d % WIDE
     wide_scale = broadcast_wide(scale)
