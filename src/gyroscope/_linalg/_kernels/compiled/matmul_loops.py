@@ -83,8 +83,7 @@ def _products(grad_output: Any, inputs: Any, places: Any, out: Any, at: int, b: 
         for sample in range(b):
             here, there = places[sample] + column, sample * width
             if column + width > n:
-                for rest in range(n - column):
-                    strip[there + rest] = inputs[here + rest]
+                strip[there : there + n - column] = inputs[here : here + n - column]
                 continue
             store(strip, there, load(inputs, here))
             store(strip, there + width // 2, load(inputs, here + width // 2))
