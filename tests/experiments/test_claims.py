@@ -12,7 +12,17 @@ import pytest
 
 from gyroscope import Config
 from gyroscope.experiments import grid
-from gyroscope.experiments.claims import CLAIMS, FAILS, HOLDS, UNMEASURED, Claim, ClaimVerdict, checks, judge
+from gyroscope.experiments.claims import (
+    CLAIMS,
+    FAILS,
+    HOLDS,
+    UNMEASURED,
+    Claim,
+    ClaimVerdict,
+    checks,
+    judge,
+    variance_ratio,
+)
 from gyroscope.experiments.results import RunResult
 
 Accuracy = Callable[[Config], float]
@@ -103,10 +113,10 @@ def test_steps_of_a_dead_model_do_not_count_for_the_condition() -> None:
     run = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=24), 0.1)
     run.metrics["condition_holds"] = True
     assert checks.useless_from(run) == 0
-    assert checks.condition_steps(run) == 0
+    assert variance_ratio.condition_steps(run) == 0
     alive = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=12), 0.9)
     alive.metrics.loc[:6, "condition_holds"] = True
-    assert checks.condition_steps(alive) == 7
+    assert variance_ratio.condition_steps(alive) == 7
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)

@@ -12,7 +12,7 @@ import pandas
 import pytest
 
 from gyroscope.experiments import results
-from gyroscope.report import page_data, page_layout, page_series
+from gyroscope.report import page_data, page_layout
 from gyroscope.runs.config import Config
 
 
@@ -181,7 +181,7 @@ def test_a_single_seed_has_no_deviation(runs):
 
 def test_seeds_that_stop_early_leave_the_mean_to_the_others():
     long = pandas.DataFrame({"step": [0, 5, 10], "accuracy": [0.1, 0.5, 0.9]})
-    curve = page_series.curve([long, long.iloc[:1].assign(accuracy=0.3)], "accuracy", scale=100.0)
+    curve = page_data.curve([long, long.iloc[:1].assign(accuracy=0.3)], "accuracy", scale=100.0)
     assert curve["x"] == [0, 5, 10]
     assert curve["mean"] == pytest.approx([20, 50, 90])
     assert curve["deviation"] == pytest.approx([math.sqrt(200), 0, 0], rel=1e-4)
@@ -190,21 +190,21 @@ def test_seeds_that_stop_early_leave_the_mean_to_the_others():
 def test_long_series_are_thinned_and_rounded():
     steps = numpy.arange(3001)
     frame = pandas.DataFrame({"step": steps, "straightness": steps / 7})
-    curve = page_series.curve([frame], "straightness")
-    assert len(curve["x"]) <= page_series.MAX_POINTS + 1
+    curve = page_data.curve([frame], "straightness")
+    assert len(curve["x"]) <= page_data.MAX_POINTS + 1
     assert curve["x"][:2] == [0, curve["every"]] and curve["x"][-1] == 3000
     assert curve["mean"][-1] == 428.57
     wide = pandas.DataFrame({"step": steps, "worker_0": 0.25, "worker_1": 0.75})
-    heat = page_series.heat_map([wide], 1)
+    heat = page_data.heat_map([wide], 1)
     assert heat is not None
-    assert len(heat["x"]) <= page_series.MAX_COLUMNS and heat["z"][1][0] == 0.75
+    assert len(heat["x"]) <= page_data.MAX_COLUMNS and heat["z"][1][0] == 0.75
     assert heat["byzantine_share"] == 0.75
 
 
 def test_numbers_that_json_lacks_become_null():
     frame = pandas.DataFrame({"step": [0, 1, 2], "ratio_sent": [math.inf, math.nan, 2.0]})
-    assert page_series.curve([frame], "ratio_sent")["mean"] == [None, None, 2.0]
-    assert page_series.significant([123456.7, -math.inf, 1e-30]) == [123460.0, None, 1e-30]
+    assert page_data.curve([frame], "ratio_sent")["mean"] == [None, None, 2.0]
+    assert page_data.significant([123456.7, -math.inf, 1e-30]) == [123460.0, None, 1e-30]
 
 
 def test_a_run_without_evaluations_is_no_accident(runs, tmp_path: Path):

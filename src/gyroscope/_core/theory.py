@@ -32,10 +32,7 @@ def median_ratio_bound(n: int, f: int) -> float:
 
 def deviation(rows: Tensor, mean: Tensor) -> float:
     """sigma: the root of the rows' total variance around their mean (ddof = 1). NaN for a single row."""
-    if rows.shape[0] < 2:
-        return math.nan
-    squares = torch.linalg.vector_norm(rows - mean, dtype=torch.float64).square()
-    return math.sqrt(float(squares) / (rows.shape[0] - 1))
+    return spread(float(torch.linalg.vector_norm(rows - mean, dtype=torch.float64).square()), rows.shape[0])
 
 
 def spread(squares: float, count: int) -> float:
@@ -100,7 +97,5 @@ def dot(left: Tensor, right: Tensor) -> float:
 
 def cosine(left: Tensor, right: Tensor) -> float:
     """The cosine of the angle between two vectors; NaN where one of them vanishes."""
-    norms = float(torch.linalg.vector_norm(left, dtype=torch.float64)) * float(
-        torch.linalg.vector_norm(right, dtype=torch.float64)
-    )
-    return dot(left, right) / norms if norms > 0 else math.nan
+    first, second = (float(torch.linalg.vector_norm(vector, dtype=torch.float64)) for vector in (left, right))
+    return dot(left, right) / (first * second) if first * second > 0 else math.nan

@@ -6,7 +6,6 @@ import argparse
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TextIO
 
 from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
@@ -21,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     3 means that a server lacked workers, or a worker its server.
     """
     options = parser().parse_args(arguments)
-    warnings.showwarning = _warn
+    # A warning is for the user: one line, without the place in our source.
+    warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)
     if "" not in sys.path:
         sys.path.append("")  # so that --rule my_module:MyRule finds a module in the current directory
     try:
@@ -38,18 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `gyroscope list rules | head`
         sys.stderr.close()
         return 0
-
-
-def _warn(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    """A warning is for the user: one line, without the place in our source."""
-    print(f"gyroscope: warning: {message}", file=sys.stderr)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gyroscope._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gyroscope.runs.result import Result
+
+_RULES = ("no attack", "krum", "median", "bulyan")
+"""The unattacked average, then each rule under attack."""
+_BYZANTINE = 5
 
 
 def add(commands: Any) -> None:
@@ -27,23 +35,36 @@ def _demo(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
-    from gyroscope.experiments.demo_runs import BYZANTINE, PLACEMENTS, RULES, run
+    from gyroscope.experiments.grid import PLACES
     from gyroscope.report.figures import Curve, accuracy_figure, save
+    from gyroscope.runs.config import Config
     from gyroscope.runs.progress import overall
+    from gyroscope.runs.training import train
     from gyroscope.simulation.tasks import TASKS
 
     if options.seeds < 1:
         raise ConfigError(f"--seeds must be at least 1, got {options.seeds}")
-    started = time.monotonic()
+    started, out = time.monotonic(), Path(options.out)
+    todo = list(itertools.product(range(1, options.seeds + 1), PLACES, _RULES))
+    results: dict[tuple[str, str], list[Result]] = {case: [] for case in itertools.product(PLACES, _RULES)}
     with overall() as advance:
-        results = run(Path(options.out), range(1, options.seeds + 1), advance)
+        for number, (seed, place, rule) in enumerate(todo):
+            advance(f"{rule}, momentum at the {place}, seed {seed}", number, len(todo))
+            attacked = {"rule": rule, "attack": "little", "byzantine": _BYZANTINE} if rule != _RULES[0] else {}
+            config = Config.from_mapping({"momentum": place, "seed": seed, "threads": 1, **attacked})
+            path = out / f"{rule.replace(' ', '-')}-{place}-seed_{seed}"
+            results[place, rule].append(train(config, out=path, overwrite=True))
+        advance("drawing", len(todo), len(todo))
     panels = [
-        (f"momentum at the {place}", [Curve(rule, [run.evaluations for run in results[place, rule]]) for rule in RULES])
-        for place in PLACEMENTS
+        (
+            f"momentum at the {place}",
+            [Curve(rule, [r.evaluations for r in results[place, rule]]) for rule in _RULES],
+        )
+        for place in PLACES
     ]
     workers = TASKS["digits"].defaults.workers
-    title = f'digits, {workers} workers, {BYZANTINE} of them Byzantine: "A little is enough"'
-    figure, *_ = save(accuracy_figure(panels, title), Path(options.out) / "demo")
+    title = f'digits, {workers} workers, {_BYZANTINE} of them Byzantine: "A little is enough"'
+    figure, *_ = save(accuracy_figure(panels, title), out / "demo")
     table = Table(title='Maximum accuracy on digits under "A little is enough"', title_justify="left")
     for heading in ("momentum at the", "rule"):
         table.add_column(heading)
@@ -52,11 +73,11 @@ def _demo(options: argparse.Namespace) -> int:
     for (place, rule), runs in results.items():
         accuracies = [100 * run.max_accuracy for run in runs]
         mean, deviation = statistics.fmean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
-        if rule == RULES[0]:
+        if rule == _RULES[0]:
             unattacked, lost = mean, ""
         else:
             lost = f"{unattacked - mean:.1f}"
-        table.add_row(place, rule, f"{mean:.1f} ± {deviation:.1f}", lost, end_section=rule == RULES[-1])
+        table.add_row(place, rule, f"{mean:.1f} ± {deviation:.1f}", lost, end_section=rule == _RULES[-1])
     console = Console(highlight=False)
     console.print(table)
     seconds = time.monotonic() - started

@@ -192,7 +192,7 @@ def _work(pipe: Connection, device: str | None) -> None:
             job: Job = pipe.recv()
             content: dict[str, Any]
             try:
-                result = run_job(job, device, tasks, progress=_PipeReporter(pipe), stop=lambda: stopping)
+                result = run_job(job, device, tasks, callbacks=[_PipeReporter(pipe)], stop=lambda: stopping)
                 content = {"status": result.status, "max_accuracy": result.max_accuracy}
             except (BrokenPipeError, ConnectionResetError):
                 return
@@ -209,7 +209,7 @@ def run_job(
     Args:
         device: Used instead of the configuration's.
         tasks: Loaded tasks, kept from job to job.
-        options: `progress` and `stop` of `gyroscope.runs.training.train`.
+        options: `callbacks` and `stop` of `gyroscope.runs.training.train`.
     """
     from gyroscope.runs import training
 

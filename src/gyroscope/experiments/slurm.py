@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyroscope._core.errors import ConfigError, MissingExtraError
+from gyroscope._core.errors import ConfigError
+from gyroscope._core.optional import extra
 from gyroscope._core.registry import parse_value
 from gyroscope.experiments.pool import FAILED, Job, JobOutcome, run_job
 
@@ -15,10 +16,8 @@ def submit(
     jobs: Sequence[Job], out: Path, cluster: str = "slurm", parameters: Mapping[str, Any] | None = None
 ) -> list[tuple[Job, Any]]:
     """Submit each job as one task of a job array; return (job, submitit job) pairs. cluster: `slurm` or `local`."""
-    try:
+    with extra("slurm", "--executor slurm"):
         import submitit
-    except ImportError as problem:
-        raise MissingExtraError("--executor slurm needs submitit: pip install 'gyroscope[slurm]'") from problem
     if not jobs:
         return []
     try:

@@ -42,11 +42,16 @@ class Curve:
 
     def summary(self) -> tuple[Any, Any, Any]:
         """Return (steps, mean, standard deviation) over the seeds."""
-        import pandas
-
-        by_step = pandas.concat([frame[["step", self.column]] for frame in self.runs]).groupby("step")[self.column]
+        by_step = column_by_step(self.runs, self.column)
         mean, deviation = by_step.mean(), by_step.std(ddof=1).fillna(0.0)
         return mean.index.to_numpy(), self.scale * mean.to_numpy(), self.scale * deviation.to_numpy()
+
+
+def column_by_step(frames: Sequence[pandas.DataFrame], column: str) -> Any:
+    """Group the values of a column over all seeds by step."""
+    import pandas
+
+    return pandas.concat([frame[["step", column]] for frame in frames]).groupby("step")[column]
 
 
 def draw(axes: Axes, curves: Sequence[Curve], *, positive: bool = False) -> None:

@@ -42,11 +42,13 @@ def write_all(
         name = f"{key.task}-{key.attack}-f_{key.f}-lr_{key.lr:g}-{PLACES[key.place]}"
         title = f"{_title(key)}, rate {key.lr:g}, momentum at the {key.place}"
         figures[name] = partial(accuracy_figure, [(title, _accuracy_curves(setups, key))])
-    for kind, figure in (("ratio", _ratio_figure), ("straightness", _straightness_figure)):
+    for kind in ("ratio", "straightness"):
         for key in _distinct(setups, "place"):
             name = f"{key.task}-{key.attack}-{rule_label(key.rule)}-f_{key.f}-lr_{key.lr:g}-{kind}"
             both = [setups[k] for place in PLACES if (k := dataclasses.replace(key, place=place)) in setups]
-            figures[name] = partial(figure, both, f"{_title(key)}, {_rule_name(key.rule)}, rate {key.lr:g}")
+            figures[name] = partial(
+                _metric_figure, kind, both, f"{_title(key)}, {_rule_name(key.rule)}, rate {key.lr:g}"
+            )
     for key in _distinct(setups, "rule", "lr", "place"):
         figures[f"{key.task}-{key.attack}-f_{key.f}"] = partial(_block_of_four, setups, key)
     written: list[Path] = []
@@ -76,31 +78,23 @@ def _accuracy_curves(setups: Setups, key: PaperKey) -> list[Curve]:
     return [Curve(label, [run.evaluations for run in setup.runs]) for label, setup in shown.items() if setup]
 
 
-def _ratio_figure(both: list[SetupResult], title: str) -> Figure:
+def _metric_figure(kind: str, both: list[SetupResult], title: str) -> Figure:
+    """Draw the ratio, logarithmically and with the rule's bound, or the straightness, around zero."""
     figure, grid = new_figure()
     axes = grid[0][0]
-    axes.set_yscale("log")
-    draw(axes, _metric_curves(both, "ratio_sent"), positive=True)
+    ratio = kind == "ratio"
+    column, label = ("ratio_sent", "variance-norm ratio") if ratio else ("straightness", "straightness $s_t$")
+    axes.set_yscale("log" if ratio else "linear")
+    curves = [Curve(setup.config.momentum, [run.metrics for run in setup.runs], column) for setup in both]
+    draw(axes, curves, positive=ratio)
     bound = both[0].runs[0].metrics["ratio_bound"].iloc[0]
-    if bound == bound:  # rules without a theorem have none
+    if not ratio:
+        axes.axhline(0, color=_GREY, linewidth=0.8)
+    elif bound == bound:  # rules without a theorem have none
         axes.axhline(bound, color=_GREY, linestyle=(0, (1, 3)), linewidth=1.5, label="theoretical bound")
-    axes.set(title=title, ylabel="variance-norm ratio")
+    axes.set(title=title, ylabel=label)
     axes.legend()
     return figure
-
-
-def _straightness_figure(both: list[SetupResult], title: str) -> Figure:
-    figure, grid = new_figure()
-    axes = grid[0][0]
-    draw(axes, _metric_curves(both, "straightness"))
-    axes.axhline(0, color=_GREY, linewidth=0.8)
-    axes.set(title=title, ylabel="straightness $s_t$")
-    axes.legend()
-    return figure
-
-
-def _metric_curves(both: list[SetupResult], column: str) -> list[Curve]:
-    return [Curve(setup.config.momentum, [run.metrics for run in setup.runs], column) for setup in both]
 
 
 def _distinct(setups: Setups, *ignored: str) -> list[PaperKey]:

@@ -7,9 +7,13 @@ from torch import nn
 
 def mlp(inputs: int, hidden: int = 100, classes: int = 10, relu_outputs: bool = False) -> nn.Sequential:
     """Return (inputs)-L(hidden)-R-L(classes)-S; with `relu_outputs` a further R before S, as in the paper's text."""
-    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes)]
-    if relu_outputs:
-        layers.append(nn.ReLU())
+    layers = [
+        nn.Flatten(),
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, classes),
+        *[nn.ReLU()] * relu_outputs,
+    ]
     return nn.Sequential(*layers, nn.LogSoftmax(dim=1))
 
 
@@ -21,23 +25,18 @@ def cnn(width: float = 1.0, classes: int = 10) -> nn.Sequential:
     """
     narrow, wide = max(1, round(64 * width)), max(1, round(128 * width))
 
-    def convolution(channels_in: int, channels_out: int) -> list[nn.Module]:
-        return [
-            nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1),
-            nn.ReLU(),
-            nn.BatchNorm2d(channels_out),
-        ]
-
-    def shrink() -> list[nn.Module]:
-        return [nn.MaxPool2d(2), nn.Dropout(0.25)]
-
+    layers: list[nn.Module] = []
+    for channels_in, channels_out, shrink in (
+        (3, narrow, False),
+        (narrow, narrow, True),
+        (narrow, wide, False),
+        (wide, wide, True),
+    ):
+        layers += [nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)]
+        layers += [nn.ReLU(), nn.BatchNorm2d(channels_out)]
+        layers += [nn.MaxPool2d(2), nn.Dropout(0.25)] if shrink else []
     return nn.Sequential(
-        *convolution(3, narrow),
-        *convolution(narrow, narrow),
-        *shrink(),
-        *convolution(narrow, wide),
-        *convolution(wide, wide),
-        *shrink(),
+        *layers,
         nn.Flatten(),
         nn.Linear(wide * 8 * 8, 128),
         nn.ReLU(),

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gyroscope._core import registry
-from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.memory import prefer_large_pages
 from gyroscope.simulation import models
 from gyroscope.simulation.data import digits
@@ -155,8 +154,7 @@ class Cifar10(BuiltinTask):
     stds: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
 
     def __post_init__(self) -> None:
-        if isinstance(self.width, bool) or not isinstance(self.width, (int, float)) or not 0 < self.width <= 8:
-            raise ConfigError(f"the width of 'cifar10' must be above 0 and at most 8, got {self.width!r}")
+        registry.check_number(self, "width", "above 0 and at most 8", lambda width: 0 < width <= 8)
 
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
         raw = load_raw("cifar10", folder, progress)

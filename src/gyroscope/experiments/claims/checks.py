@@ -203,18 +203,9 @@ def in_pairs(means: Sequence[float]) -> Iterator[tuple[float, float]]:
 
 def useless_from(run: RunResult) -> float:
     """Return the step from which the model stays useless to the end; infinity for a model that learns."""
-    death = math.inf
-    for step, value in reversed(list(zip(run.evaluations["step"], run.evaluations["accuracy"], strict=True))):
-        if value > USELESS:
-            break
-        death = float(step)
-    return death
-
-
-def condition_steps(run: RunResult) -> int:
-    """Return at how many steps the theory's condition held before the model was useless."""
-    metrics = run.metrics
-    return int((metrics["condition_holds"].eq(True) & (metrics["step"] < useless_from(run))).sum())
+    steps, useful = run.evaluations["step"], run.evaluations["accuracy"] > USELESS
+    after = steps[steps > steps[useful].max()] if useful.any() else steps
+    return float(after.min()) if len(after) else math.inf
 
 
 def log_ratio(run: RunResult, first: int, last: int) -> float:

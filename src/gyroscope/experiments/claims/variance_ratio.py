@@ -8,14 +8,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 
-from gyroscope.experiments.claims.checks import (
-    Claim,
-    MissingRunsError,
-    PaperResults,
-    condition_steps,
-    log_ratio,
-    useless_from,
-)
+from gyroscope.experiments.claims.checks import Claim, MissingRunsError, PaperResults, log_ratio, useless_from
 from gyroscope.experiments.claims.mnist import RATES
 from gyroscope.experiments.grid import PaperKey
 from gyroscope.experiments.results import RunResult
@@ -23,6 +16,12 @@ from gyroscope.experiments.results import RunResult
 EARLY = 50
 """Steps of MNIST before convergence is near: accuracy is still rising in all unattacked runs."""
 _early_ratio = partial(log_ratio, first=0, last=EARLY)
+
+
+def condition_steps(run: RunResult) -> int:
+    """Return at how many steps the theory's condition held before the model was useless."""
+    metrics = run.metrics
+    return int((metrics["condition_holds"].eq(True) & (metrics["step"] < useless_from(run))).sum())
 
 
 def _condition_rare(results: PaperResults) -> tuple[str, bool]:

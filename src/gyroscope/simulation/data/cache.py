@@ -9,7 +9,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 from gyroscope._core.files import PART
 from gyroscope._core.optional import extra
@@ -36,14 +35,11 @@ class Cache:
     def load(self, file: DataFile, repair: bool = False) -> bytes | None:
         """Return the verified bytes, or None. With `repair` (only under the lock) a damaged file is removed."""
         path = self.folder / file.name
-        try:
+        with contextlib.suppress(OSError):
             raw = path.read_bytes()
-        except OSError:
-            return None
-        if file.matches(raw):
-            return raw
-        if repair:
-            with contextlib.suppress(OSError):
+            if file.matches(raw):
+                return raw
+            if repair:
                 path.unlink()
         return None
 
@@ -51,25 +47,12 @@ class Cache:
     def locked(self) -> Iterator[None]:
         """Hold the cache alone, where folder and platform allow; else go on without, which costs a double download."""
         with contextlib.ExitStack() as stack:
-            try:
+            with contextlib.suppress(ImportError, OSError):
+                import fcntl
+
                 self.folder.mkdir(parents=True, exist_ok=True)
                 stream = stack.enter_context((self.folder / ".lock").open("ab"))
-            except OSError:
-                pass
-            else:
-                if _flock(stream):
-                    with contextlib.suppress(OSError):
-                        for part in self.folder.glob(f".*{PART}"):  # of a killed process: no other writes now
-                            part.unlink()
+                fcntl.flock(stream.fileno(), fcntl.LOCK_EX)  # closing the stream (or dying) releases it
+                for part in self.folder.glob(f".*{PART}"):  # of a killed process: no other writes now
+                    part.unlink()
             yield
-
-
-def _flock(stream: IO[bytes]) -> bool:
-    """Wait for the lock, which closing the stream (or dying) releases; return False where there is no such lock."""
-    try:
-        import fcntl
-
-        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-    except (ImportError, OSError):
-        return False
-    return True

@@ -34,6 +34,5 @@ def load() -> tuple[NDArray[Any], NDArray[Any]]:
 def stored() -> Path | None:
     """Return the file in which scikit-learn keeps them; None where its version keeps them elsewhere."""
     package = importlib.util.find_spec("sklearn")
-    folders = package.submodule_search_locations if package is not None else None
-    paths = [Path(folder) / _FILE for folder in folders or ()]
-    return next((path for path in paths if path.is_file()), None)
+    folders = (package and package.submodule_search_locations) or ()
+    return next((path for folder in folders if (path := Path(folder) / _FILE).is_file()), None)

@@ -108,13 +108,9 @@ def _read(path: Path) -> bytes:
 
 def _foreign_title(dataset: DataSet, contents: dict[str, Content]) -> str | None:
     """Return the title of another data set, if the (small) label file is known to belong to it."""
-    labels = contents.get(catalogue.TRAIN_LABELS)
-    if labels is None:
-        return None
-    for other in _lookalikes(dataset):
-        if any(file.name == catalogue.TRAIN_LABELS and file.matches(labels.raw) for file in other.files):
-            return other.title
-    return None
+    files = ((other.title, file) for other in _lookalikes(dataset) for file in other.files)
+    labels = catalogue.TRAIN_LABELS
+    return next((title for title, file in files if file.name == labels and file.matches(contents[labels].raw)), None)
 
 
 def _lookalikes(dataset: DataSet) -> list[DataSet]:

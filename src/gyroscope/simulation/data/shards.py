@@ -20,8 +20,6 @@ from gyroscope._core import random_streams, registry
 from gyroscope._core.errors import ConfigError, DataError
 
 SampleIndices = NDArray[np.int64]
-_SMALLEST_ALPHA, _LARGEST_ALPHA = 1e-6, 1e6
-"""Beyond these a Dirichlet distribution deals every sample as it does there."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,13 +71,6 @@ class Sharding(ABC):
                 f"{tuple(targets.shape)} and {targets.dtype}: use iid or quantity"
             )
         return targets.cpu().numpy().astype(np.int64)
-
-    def _check_range(self, parameter: str, least: float, most: float) -> None:
-        value = getattr(self, parameter)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            raise ConfigError(
-                f"{parameter} of the sharding {self.name!r} must be from {least:g} to {most:g}, got {value!r}"
-            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +124,7 @@ class Similarity(Sharding):
     by_label = True
 
     def __post_init__(self) -> None:
-        self._check_range("gamma", 0.0, 1.0)
+        registry.check_number(self, "gamma", "from 0 to 1", lambda gamma: 0 <= gamma <= 1)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, self.gamma)
@@ -154,11 +145,9 @@ class Quantity(Sharding):
     paper = "Li et al. 2022"
 
     def __post_init__(self) -> None:
-        self._check_range("alpha", _SMALLEST_ALPHA, _LARGEST_ALPHA)
-        if isinstance(self.least, bool) or not isinstance(self.least, int) or self.least < 1:
-            raise ConfigError(
-                f"least of the sharding {self.name!r} must be a whole number from 1 on, got {self.least!r}"
-            )
+        # Beyond these bounds a Dirichlet distribution deals every sample as it does there.
+        registry.check_number(self, "alpha", "from 1e-06 to 1e+06", lambda alpha: 1e-6 <= alpha <= 1e6)
+        registry.check_number(self, "least", "a whole number from 1 on", lambda least: least >= 1, whole=True)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return self._topped_up(self._cut(stream.permutation(len(labels)), n, stream), stream)
