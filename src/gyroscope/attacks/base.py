@@ -139,6 +139,9 @@ class Attack(ABC):
         registry.check_class("attack", cls)
         return super().__new__(cls)
 
+    def __post_init__(self) -> None:
+        registry.check_parameters(self)
+
     def __call__(
         self, honest: Tensor | Sequence[Tensor], f: int, context: AttackContext | None = None, **known: Any
     ) -> Tensor:

@@ -23,10 +23,7 @@ class DistanceBounded(Attack):
     code halves its steps until they are below 1e-5. It is 0 if p or all distances vanish.
     """
 
-    direction: Literal["std", "sign", "mean"] = "std"
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "direction", ("std", "sign", "mean"))
+    direction: Literal["std", "sign", "mean"] = registry.choice("std", ("std", "sign", "mean"))
 
     @abstractmethod
     def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:

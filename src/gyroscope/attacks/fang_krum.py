@@ -34,16 +34,12 @@ class FangKrum(Attack):
     original one.
     """
 
-    search: Literal["halving", "largest"] = "halving"
-    threshold: float = 1e-5
+    search: Literal["halving", "largest"] = registry.choice("halving", ("halving", "largest"))
+    threshold: float = registry.number(1e-5, "a number between 0 and 1", lambda value: 0 < value < 1)
 
     name = "fang-krum"
     summary = "-lambda * sign of the mean, with a lambda at which Krum still chooses it"
     paper = "Fang et al. 2020"
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "search", ("halving", "largest"))
-        registry.check_number(self, "threshold", "a number between 0 and 1", lambda value: 0 < value < 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = to_unit_scale(honest)

@@ -31,18 +31,13 @@ class Hidden(Attack):
     sign: 1 adds gamma, -1 subtracts it.
     """
 
-    gamma: float | Literal["krum", "auto"] = "krum"
-    coordinate: int | Literal["all"] = -1
-    sign: Literal[-1, 1] = 1
+    gamma: float | Literal["krum", "auto"] = registry.number("krum", "a number", or_one_of=("krum", "auto"))
+    coordinate: int | Literal["all"] = registry.number(-1, "a whole number", whole=True, or_one_of=("all",))
+    sign: Literal[-1, 1] = registry.choice(1, (-1, 1))
 
     name = "hidden"
     summary = "mean + gamma in one coordinate, as large as Krum (or, with gamma=auto, the rule) still accepts"
     paper = "El Mhamdi et al. 2018"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "gamma", "a number", or_one_of=("krum", "auto"))
-        registry.check_number(self, "coordinate", "a whole number", whole=True, or_one_of=("all",))
-        registry.check_choice(self, "sign", (-1, 1))
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = to_unit_scale(honest)

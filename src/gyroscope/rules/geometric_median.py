@@ -44,7 +44,7 @@ class GeometricMedian(Rule):
     distances below a fixed length; here that length is relative to the rows' spread.
     """
 
-    tolerance: float = 1e-6
+    tolerance: float = registry.number(1e-6, "a number between 0 and 0.1", lambda value: 0 < value < 0.1)
 
     name = "geometric-median"
     summary = "the point with the smallest sum of distances to the rows (RFA), to a certified tolerance"
@@ -55,9 +55,6 @@ class GeometricMedian(Rule):
         "mean at f = 0": "a median is no mean",
         "asynchronous": "iterates on the host until the tolerance is reached",
     }
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "tolerance", "a number between 0 and 0.1", lambda value: 0 < value < 0.1)
 
     def bound_factor(self, n: int, f: int) -> float:
         return 2 * (n - f) / (n - 2 * f)

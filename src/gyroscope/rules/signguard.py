@@ -41,9 +41,9 @@ class SignGuard(ContextualRule):
     is the plain SignGuard, without the paper's -Sim and -Dist variants, which compare rows with the last aggregate.
     """
 
-    lower: float = 0.1
-    upper: float = 3.0
-    fraction: float = 0.1
+    lower: float = registry.number(0.1, "a number")
+    upper: float = registry.number(3.0, "a number")
+    fraction: float = registry.number(0.1, "a number above 0 and at most 1", lambda part: 0 < part <= 1)
 
     name = "signguard"
     summary = "rows of usual length in the largest cluster of sign statistics, shortened to the median length"
@@ -59,9 +59,7 @@ class SignGuard(ContextualRule):
     }
 
     def __post_init__(self) -> None:
-        for field in ("lower", "upper"):
-            registry.check_number(self, field, "a number")
-        registry.check_number(self, "fraction", "a number above 0 and at most 1", lambda part: 0 < part <= 1)
+        super().__post_init__()
         if not 0 <= self.lower <= 1 <= self.upper:
             raise ConfigError(
                 "signguard needs 0 <= lower <= 1 <= upper, so that the median row passes, got "

@@ -40,7 +40,7 @@ class SMEA(DistanceRule):
     its choice is random; here it is the subset of the definition.
     """
 
-    limit: int = 2_000_000
+    limit: int = registry.count(2_000_000)
 
     name = "smea"
     summary = "the mean of the n-f rows whose covariance has the smallest largest eigenvalue; exact, by a search"
@@ -49,9 +49,6 @@ class SMEA(DistanceRule):
     fallback = Median
     guarantee = "distance"
     unsupported: ClassVar = {"asynchronous": "the host searches"}
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "limit", "a whole number of at least 1", lambda limit: limit >= 1, whole=True)
 
     def bound_factor(self, n: int, f: int) -> float:
         return 2 * math.sqrt(f / (n - 2 * f))
