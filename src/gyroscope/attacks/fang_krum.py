@@ -12,8 +12,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._linalg import matrix
 from gyroscope.attacks._krum_acceptance import KrumAcceptance
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +50,7 @@ class FangKrum(Attack):
         length = krum.by_halving(start, self.threshold * start)
         if self.search == "largest" and krum.accepts(length):
             length = krum.largest(length)
-        return repeat(from_unit_scale(length * direction, scale, honest.dtype), f)
+        return repeat((length * direction * scale).to(honest.dtype), f)
 
 
 def upper_bound(honest: Tensor, f: int) -> float:
