@@ -15,8 +15,8 @@ from strategies import normal, seeds
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.rules import GeometricMedian, _geometric_median_search
-from gyroscope.rules._geometric_median_search import excess_at, geometric_median
+from gyroscope.rules import GeometricMedian
+from gyroscope.rules.geometric_median import excess_at, geometric_median
 
 KINDS = ("normal", "line", "ties", "near copies", "far", "very far", "two clusters", "scales", "nearly a line")
 
@@ -120,7 +120,7 @@ def test_a_warning_says_how_near_the_search_came_if_it_misses_the_tolerance(monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         certified = GeometricMedian()(rows, 2).vector
-    monkeypatch.setattr(_geometric_median_search, "_STEPS", 0)
+    monkeypatch.setattr("gyroscope.rules.geometric_median._STEPS", 0)
     with pytest.warns(UserWarning, match=r"reached only to \d\.\de-0\d instead of the tolerance 1e-06"):
         nearest = GeometricMedian()(rows, 2).vector
     assert nearest.isfinite().all() and not torch.equal(nearest, certified)

@@ -13,7 +13,7 @@ from strategies import normal, seeds
 
 from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import MDA
-from gyroscope.rules._mda_search import Distances, smallest_diameter
+from gyroscope.rules.mda import Distances, smallest_diameter
 
 
 def by_trying(table: Distances, size: int) -> list[int]:

@@ -26,10 +26,10 @@ from gyroscope.rules import (
     DnC,
     RuleContext,
     SignGuard,
-    _signguard_clusters,
-    _smea_search,
     _spectral,
     flame,
+    signguard,
+    smea,
 )
 
 NAN, INF = math.nan, math.inf
@@ -150,7 +150,7 @@ def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:
 def test_the_scatter_only_grows_as_rows_join() -> None:
     """The bound of the search relies on it."""
     table = squared_distances(normal(9, 4, seed=3)).numpy()
-    values = [_smea_search._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
+    values = [smea._eigenvalues(table, np.arange(size)[None])[0] for size in range(2, 10)]
     assert values == sorted(values)
 
 
@@ -326,7 +326,7 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         points = normal(6 + seed, 3, seed).numpy()
         points[: 2 + seed // 3] += 4
         width = estimate_bandwidth(points, quantile=0.5)
-        assert _signguard_clusters.bandwidth(points) == pytest.approx(width)
+        assert signguard.bandwidth(points) == pytest.approx(width)
         try:
             spectral_oracles.mean_shift(points.tolist(), strict=True)
         except spectral_oracles.DoubtfulError:
@@ -334,15 +334,15 @@ def test_the_mean_shift_is_scikit_learns() -> None:
         compared += 1
         labels = MeanShift(bandwidth=width * (1 + 1e-9)).fit(points).labels_
         theirs = {tuple((labels == label).nonzero()[0].tolist()) for label in set(labels)}
-        assert {tuple(cluster.tolist()) for cluster in _signguard_clusters.clusters(points)} == theirs
+        assert {tuple(cluster.tolist()) for cluster in signguard.clusters(points)} == theirs
     assert compared >= 10
 
 
 def test_clusters_of_copies_are_exact() -> None:
     points = np.array([[1.0, 2, 3], [3, 2, 1], [1, 2, 3], [3, 2, 1], [3, 2, 1]])
-    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[1, 3, 4], [0, 2]]
+    assert [cluster.tolist() for cluster in signguard.clusters(points)] == [[1, 3, 4], [0, 2]]
     points = points[:4]
-    assert [cluster.tolist() for cluster in _signguard_clusters.clusters(points)] == [[0, 2], [1, 3]]
+    assert [cluster.tolist() for cluster in signguard.clusters(points)] == [[0, 2], [1, 3]]
 
 
 def opposed(count: int, others: int, d: int = 200) -> Tensor:

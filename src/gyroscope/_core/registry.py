@@ -22,6 +22,7 @@ from gyroscope._core.errors import ConfigError, UnknownNameError, either
 
 T = TypeVar("T")
 Factory = Callable[..., T]
+_CHECK = "gyroscope"  # the key of a field's metadata under which its check is
 
 
 def parse_value(text: str) -> int | float | bool | str | None:
@@ -153,40 +154,59 @@ def check_class(kind: str, cls: type) -> None:
         )
 
 
-def check_number(
-    owner: Any,
-    field: str,
+def number(
+    default: Any,
     words: str,
     valid: Callable[[Any], bool] = lambda _: True,
     *,
     whole: bool = False,
     or_one_of: Sequence[str] = (),
-) -> None:
-    """Raise a `ConfigError` unless a parameter is a finite number that satisfies `valid`.
+) -> Any:
+    """Return a dataclass field for a finite number, which `check_parameters` checks.
 
     Args:
-        owner: The rule, pre-aggregation or attack that has the parameter.
-        field: The parameter's name.
+        default: The parameter's default, which is always allowed.
         words: What it must be, for the error: "a whole number of at least 1".
         valid: Whether a number is in range.
         whole: Refuse a number that is not an int.
         or_one_of: Words that are allowed in place of a number.
     """
-    value = getattr(owner, field)
-    if isinstance(value, str) and value in or_one_of:
-        return
-    number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not (number and math.isfinite(value) and valid(value)):
-        choices = [words, *map(repr, or_one_of)]
-        raise ConfigError(f"the {field} of {owner.name!r} must be {either(choices)}, got {value!r}")
+
+    def allowed(value: Any) -> bool:
+        if value is default or isinstance(value, str):
+            return value is default or value in or_one_of
+        kind = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        return kind and math.isfinite(value) and valid(value)
+
+    return _checked_field(default, [words, *map(repr, or_one_of)], allowed)
 
 
-def check_choice(owner: Any, field: str, choices: Sequence[object]) -> None:
-    """Raise a `ConfigError` unless a parameter is one of the choices, of the same type: True is not 1."""
-    value = getattr(owner, field)
-    if not any(type(value) is type(choice) and value == choice for choice in choices):
-        words = [str(choice).lower() if isinstance(choice, bool) else repr(choice) for choice in choices]
-        raise ConfigError(f"the {field} of {owner.name!r} must be {either(words)}, got {value!r}")
+def count(default: int | None, or_one_of: Sequence[str] = ()) -> Any:
+    """Return a dataclass field for a whole number of at least 1."""
+    return number(default, "a whole number of at least 1", lambda value: value >= 1, whole=True, or_one_of=or_one_of)
+
+
+def positive(default: float | str, or_one_of: Sequence[str] = ()) -> Any:
+    """Return a dataclass field for a positive number."""
+    return number(default, "a positive, finite number", lambda value: value > 0, or_one_of=or_one_of)
+
+
+def choice(default: Any, choices: Sequence[object]) -> Any:
+    """Return a dataclass field for one of the choices, of the same type: True is not 1."""
+    words = [str(one).lower() if isinstance(one, bool) else repr(one) for one in choices]
+    return _checked_field(default, words, lambda value: any(type(value) is type(c) and value == c for c in choices))
+
+
+def _checked_field(default: Any, words: Sequence[str], allowed: Callable[[Any], bool]) -> Any:
+    return dataclasses.field(default=default, metadata={_CHECK: (either(words), allowed)})
+
+
+def check_parameters(owner: Any) -> None:
+    """Raise a `ConfigError` unless the parameters of a rule, pre-aggregation or attack are what their fields allow."""
+    for field in dataclasses.fields(owner):
+        value, (words, allowed) = getattr(owner, field.name), field.metadata.get(_CHECK, ("", lambda _: True))
+        if not allowed(value):
+            raise ConfigError(f"the {field.name} of {owner.name!r} must be {words}, got {value!r}")
 
 
 def installed(kind: str) -> dict[str, EntryPoint]:

@@ -20,14 +20,10 @@ class Alternate(Nested):
     gradients in those rounds.
     """
 
-    period: int = 10
+    period: int = registry.count(10)
 
     name = "alternate"
     summary = "honest for some rounds, then an inner attack for as many, in turn"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        registry.check_number(self, "period", "a whole number of at least 1", lambda period: period >= 1, whole=True)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return self.rows_or_honest(context.step // self.period % 2 == 1, honest, f, context)

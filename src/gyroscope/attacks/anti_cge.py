@@ -7,8 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 # Shorter than the honest row that must not be kept instead, also after rounding to float32.
 _SHORTER = 1 - 1e-6
@@ -41,4 +40,4 @@ class AntiCGE(Attack):
         length = float(torch.linalg.vector_norm(target))
         if length == 0:
             return repeat(torch.zeros_like(honest[0]), f)
-        return repeat(from_unit_scale(target * (-limit * _SHORTER / length), scale, honest.dtype), f)
+        return repeat((target * (-limit * _SHORTER / length) * scale).to(honest.dtype), f)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -139,6 +140,9 @@ class Attack(ABC):
         registry.check_class("attack", cls)
         return super().__new__(cls)
 
+    def __post_init__(self) -> None:
+        registry.check_parameters(self)
+
     def __call__(
         self, honest: Tensor | Sequence[Tensor], f: int, context: AttackContext | None = None, **known: Any
     ) -> Tensor:
@@ -216,3 +220,15 @@ class Attack(ABC):
 def repeat(vector: Tensor, f: int) -> Tensor:
     """Return f equal rows, stored once."""
     return vector.unsqueeze(0).expand(f, -1)
+
+
+def to_unit_scale(rows: Tensor) -> tuple[Tensor, float]:
+    """Return the rows in float64 divided by a power of two, and that power; the largest magnitude is then near 1.
+
+    For attacks that compute with squares of distances: none overflows or vanishes, whatever the rows' own scale.
+    Multiplying by the power is exact.
+    """
+    exponent = min(1023, math.frexp(float(rows.abs().max()))[1])
+    # In two steps, because 2^-exponent by itself may be outside float64's range although the rows are not.
+    half = exponent // 2
+    return rows.to(torch.float64) * 2.0**-half * 2.0 ** (half - exponent), 2.0**exponent

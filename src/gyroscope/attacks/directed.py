@@ -6,13 +6,12 @@ import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
@@ -23,7 +22,6 @@ _BISECTIONS = 12
 _SCAN = 10
 _REFINEMENTS = 10
 
-Sign = Literal[-1, 1, "auto"]
 Damage = Callable[[Tensor], float]
 
 
@@ -36,15 +34,7 @@ class Directed(Attack):
     """
 
     factor: float | str
-    sign: Sign = -1
-
-    words: ClassVar[tuple[str, ...]] = ("auto",)
-    """What the factor may be besides a number."""
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "factor", "a finite number", or_one_of=self.words)
-        if isinstance(self.sign, bool) or self.sign not in (-1, 1, "auto"):
-            raise ConfigError(f"the sign of {self.name!r} must be -1, 1 or 'auto', got {self.sign!r}")
+    sign: Literal[-1, 1, "auto"] = registry.choice(-1, (-1, 1, "auto"))
 
     @abstractmethod
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,10 +22,7 @@ class DistanceBounded(Attack):
     code halves its steps until they are below 1e-5. It is 0 if p or all distances vanish.
     """
 
-    direction: Literal["std", "sign", "mean"] = "std"
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "direction", ("std", "sign", "mean"))
+    direction: Literal["std", "sign", "mean"] = registry.choice("std", ("std", "sign", "mean"))
 
     @abstractmethod
     def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:
@@ -38,7 +34,7 @@ class DistanceBounded(Attack):
         direction = self._against(unit, mean)
         if bool(direction.any()):
             mean = mean + self.gamma(unit, mean, direction) * direction
-        return repeat(from_unit_scale(mean, scale, honest.dtype), f)
+        return repeat((mean * scale).to(honest.dtype), f)
 
     def _against(self, honest: Tensor, mean: Tensor) -> Tensor:
         """Return p, the direction of the deviation."""

@@ -20,14 +20,11 @@ class Drop(Attack):
         it is there it is honest. 1 by default: never there, at no cost. Below 1 it costs f more gradients a round.
     """
 
-    chance: float = 1.0
+    chance: float = registry.number(1.0, "a number above 0 and at most 1", lambda chance: 0 < chance <= 1)
 
     name = "drop"
     summary = "sends nothing: a row of NaN stands for a worker that is missing"
     finite = False
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "chance", "a number above 0 and at most 1", lambda chance: 0 < chance <= 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.chance == 1:

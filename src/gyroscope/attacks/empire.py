@@ -7,8 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
+from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
-from gyroscope.attacks.directed import Directed, Sign
+from gyroscope.attacks.directed import Directed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +22,7 @@ class Empire(Directed):
     that comes before it.
     """
 
-    factor: float | Literal["auto"] = 1.1
-    sign: Sign = -1
+    factor: float | Literal["auto"] = registry.number(1.1, "a finite number", or_one_of=("auto",))
 
     name = "empire"
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"

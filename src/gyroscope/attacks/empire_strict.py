@@ -25,14 +25,11 @@ class EmpireStrict(Attack):
     Krum and the median small ones do if the honest rows' deviation is large.
     """
 
-    epsilon: float | Literal["auto"] = 1.0
+    epsilon: float | Literal["auto"] = registry.positive(1.0, or_one_of=("auto",))
 
     name = "empire-strict"
     summary = "-epsilon * mean of the honest rows, epsilon > 0; auto: the aggregate most opposed to the mean"
     paper = "Xie et al. 2019"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "epsilon", "a positive, finite number", lambda e: e > 0, or_one_of=("auto",))
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         mean = (context.moments or CachedMoments(honest)).moments.mean

@@ -12,8 +12,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._linalg import distances
 from gyroscope.attacks._krum_acceptance import KrumAcceptance
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +33,12 @@ class FangKrum(Attack):
     original one.
     """
 
-    search: Literal["halving", "largest"] = "halving"
-    threshold: float = 1e-5
+    search: Literal["halving", "largest"] = registry.choice("halving", ("halving", "largest"))
+    threshold: float = registry.number(1e-5, "a number between 0 and 1", lambda value: 0 < value < 1)
 
     name = "fang-krum"
     summary = "-lambda * sign of the mean, with a lambda at which Krum still chooses it"
     paper = "Fang et al. 2020"
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "search", ("halving", "largest"))
-        registry.check_number(self, "threshold", "a number between 0 and 1", lambda value: 0 < value < 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = to_unit_scale(honest)
@@ -55,7 +50,7 @@ class FangKrum(Attack):
         length = krum.by_halving(start, self.threshold * start)
         if self.search == "largest" and krum.accepts(length):
             length = krum.largest(length)
-        return repeat(from_unit_scale(length * direction, scale, honest.dtype), f)
+        return repeat((length * direction * scale).to(honest.dtype), f)
 
 
 def upper_bound(honest: Tensor, f: int) -> float:

@@ -23,14 +23,11 @@ class FangTrimmedMean(Attack):
     b: 2 in the paper. Cost: one pass, and f d random numbers.
     """
 
-    b: float = 2.0
+    b: float = registry.number(2.0, "a number above 1", lambda b: b > 1)
 
     name = "fang-trimmed-mean"
     summary = "per coordinate, beyond the honest values on the side opposite to their mean"
     paper = "Fang et al. 2020"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "b", "a number above 1", lambda b: b > 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         sign = honest.sum(dim=0, dtype=torch.float64).sign()

@@ -55,13 +55,10 @@ class Inf(_Constant):
 class SignFlip(Attack):
     """Send -scale * mean of the honest rows."""
 
-    scale: float = 1.0
+    scale: float = registry.positive(1.0)
 
     name = "sign-flip"
     summary = "-scale * mean of the honest rows"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "scale", "a positive number", lambda scale: scale > 0)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return repeat(honest.mean(dim=0).mul_(-self.scale), f)
@@ -71,13 +68,10 @@ class SignFlip(Attack):
 class Gaussian(Attack):
     """Send independent normal noise around zero, different for each Byzantine worker and step."""
 
-    std: float = 1.0
+    std: float = registry.positive(1.0)
 
     name = "gaussian"
     summary = "independent normal noise of the given std around zero"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "std", "a positive number", lambda std: std > 0)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         noise = torch.empty(f, honest.shape[1], dtype=honest.dtype, device=context.generator.device)

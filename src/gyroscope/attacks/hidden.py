@@ -11,8 +11,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
 from gyroscope.attacks._krum_acceptance import KrumAcceptance
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 from gyroscope.attacks.directed import best_factor, distance_damage
 
 
@@ -31,34 +30,29 @@ class Hidden(Attack):
     sign: 1 adds gamma, -1 subtracts it.
     """
 
-    gamma: float | Literal["krum", "auto"] = "krum"
-    coordinate: int | Literal["all"] = -1
-    sign: Literal[-1, 1] = 1
+    gamma: float | Literal["krum", "auto"] = registry.number("krum", "a number", or_one_of=("krum", "auto"))
+    coordinate: int | Literal["all"] = registry.number(-1, "a whole number", whole=True, or_one_of=("all",))
+    sign: Literal[-1, 1] = registry.choice(1, (-1, 1))
 
     name = "hidden"
     summary = "mean + gamma in one coordinate, as large as Krum (or, with gamma=auto, the rule) still accepts"
     paper = "El Mhamdi et al. 2018"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "gamma", "a number", or_one_of=("krum", "auto"))
-        registry.check_number(self, "coordinate", "a whole number", whole=True, or_one_of=("all",))
-        registry.check_choice(self, "sign", (-1, 1))
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         unit, scale = to_unit_scale(honest)
         mean = unit.mean(dim=0)
         direction = self._direction(mean)
         spread = float((unit - mean).square().sum(dim=1).mean().sqrt())
-        middle = from_unit_scale(mean, scale, honest.dtype)
+        middle = (mean * scale).to(honest.dtype)
         if self.gamma == "krum":
             length = KrumAcceptance(unit, mean, direction, f, context).largest(spread) if spread > 0 else 0.0
         elif self.gamma == "auto":
-            towards = from_unit_scale(spread * direction, scale, honest.dtype)
+            towards = (spread * direction * scale).to(honest.dtype)
             length = spread * best_factor(middle, towards, distance_damage(honest, middle, f, context))
         else:
             # In the rows' own units, because gamma may be far off their scale.
             return repeat(torch.add(middle, direction.to(honest.dtype), alpha=self.gamma), f)
-        return repeat(from_unit_scale(mean + length * direction, scale, honest.dtype), f)
+        return repeat(((mean + length * direction) * scale).to(honest.dtype), f)
 
     def _direction(self, mean: Tensor) -> Tensor:
         d = len(mean)

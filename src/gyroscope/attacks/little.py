@@ -9,9 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
 from gyroscope._linalg.moments import CachedMoments
-from gyroscope.attacks.directed import Directed, Sign
+from gyroscope.attacks.directed import Directed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +31,11 @@ class Little(Directed):
         `auto`, the one that does most damage to the configured rule, with its parameters and all that comes before it.
     """
 
-    factor: float | Literal["auto", "z"] = 1.5
-    sign: Sign = -1
+    factor: float | Literal["auto", "z"] = registry.number(1.5, "a finite number", or_one_of=("auto", "z"))
 
     name = "little"
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
-    words = ("auto", "z")
 
     def aim(self, honest: CachedMoments) -> tuple[Tensor, Tensor]:
         std, mean = honest.std, honest.moments.mean  # in this order one pass over the rows gives both

@@ -28,16 +28,14 @@ class Mimic(Attack):
     Rows are numbered among the workers that are present in a round; if there are too few, the last one is repeated.
     """
 
-    worker: int | Literal["auto"] = "auto"
-    warmup: int = 50
+    worker: int | Literal["auto"] = registry.number(
+        "auto", "a worker's number", lambda n: n >= 0, whole=True, or_one_of=("auto",)
+    )
+    warmup: int = registry.count(50)
 
     name = "mimic"
     summary = "repeats one honest row: the one furthest in the direction of largest variance"
     paper = "Karimireddy et al. 2022"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "worker", "a worker's number", lambda n: n >= 0, whole=True, or_one_of=("auto",))
-        registry.check_number(self, "warmup", "a whole number of at least 1", lambda count: count >= 1, whole=True)
 
     def check_feasible(self, n: int, f: int) -> None:
         if self.worker != "auto" and self.worker >= n - f:

@@ -23,6 +23,7 @@ class Nested(Attack):
     attack: Attack = _DEFAULT
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         made = parse_attacks(self, "attack", self.attack)
         if len(made) != 1:
             raise ConfigError(f"the attack of {self.name!r} must be one attack, got {self.attack!r}")

@@ -20,14 +20,10 @@ class Rare(Nested):
     gradients in honest rounds (in all rounds, with momentum at the workers).
     """
 
-    chance: float = 0.1
+    chance: float = registry.number(0.1, "a number above 0 and at most 1", lambda chance: 0 < chance <= 1)
 
     name = "rare"
     summary = "honest, momentum included, but for an inner attack in a few rounds at random"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        registry.check_number(self, "chance", "a number above 0 and at most 1", lambda chance: 0 < chance <= 1)
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         return self.rows_or_honest(float(context.uniform(1)) < self.chance, honest, f, context)

@@ -7,8 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks._unit_scale import from_unit_scale, to_unit_scale
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,4 +32,4 @@ class SignGuardAttack(Attack):
         if float(length) == 0:
             return repeat(torch.zeros_like(honest[0]), f)
         norm = torch.linalg.vector_norm(unit, dim=1).median()
-        return repeat(from_unit_scale(mean[order] * (norm / length), scale, honest.dtype), f)
+        return repeat((mean[order] * (norm / length) * scale).to(honest.dtype), f)

@@ -22,15 +22,11 @@ class Stale(Attack):
     of that time. The state is the last `delay` means, or f times as many rows.
     """
 
-    delay: int = 10
-    source: Literal["mean", "own"] = "mean"
+    delay: int = registry.count(10)
+    source: Literal["mean", "own"] = registry.choice("mean", ("mean", "own"))
 
     name = "stale"
     summary = "replays the honest mean (or each worker's own row) of some rounds ago"
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "delay", "a whole number of at least 1", lambda delay: delay >= 1, whole=True)
-        registry.check_choice(self, "source", ("mean", "own"))
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         moments = context.moments or CachedMoments(honest)

@@ -31,7 +31,7 @@ class Aksel(Rule):
     lowest row number.
     """
 
-    keep: Literal["half", "n-f"] = "half"
+    keep: Literal["half", "n-f"] = registry.choice("half", ("half", "n-f"))
 
     name = "aksel"
     summary = "the mean of the half of the rows that is nearest to the median"
@@ -39,9 +39,6 @@ class Aksel(Rule):
     paper = "Boussetta et al. 2021"
     guarantee = "distance"
     unsupported: ClassVar = {"mean at f = 0": "half of the rows are averaged (all of them with keep=n-f)"}
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "keep", ("half", "n-f"))
 
     def bound_factor(self, n: int, f: int) -> float:
         return 1 + 2 * math.sqrt(n)

@@ -149,6 +149,9 @@ class Rule(ABC):
             check_f(parameters["f"])
         return super().__new__(cls)
 
+    def __post_init__(self) -> None:
+        registry.check_parameters(self)
+
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         first = next(kind for kind in cls.__mro__ if "aggregate" in vars(kind) or "reads" in vars(kind))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gyroscope._core import registry, theory
-from gyroscope._core.errors import ConfigError
+from gyroscope._core import registry
 from gyroscope._linalg import order_statistics
-from gyroscope.rules.base import Aggregate, DistanceRule
-from gyroscope.rules.krum import Krum, Neighbours, Scoring, check_largest_m, check_scoring
+from gyroscope.rules.base import Aggregate
+from gyroscope.rules.krum import Krum, ScoreRule
 
 
 @dataclasses.dataclass(frozen=True)
-class Bulyan(DistanceRule):
+class Bulyan(ScoreRule):
     """Krum's selections, then the mean around their median in each coordinate. Needs n >= 4f + 3.
 
     The rule makes theta = n-2f-2 selections. Selection i is the mean of the best-ranked rows by Krum's score among
@@ -35,11 +34,13 @@ class Bulyan(DistanceRule):
     theta = n-2f and beta = n-4f (`slack=0`) instead of n-2f-2 and n-4f-2.
     """
 
-    m: int | None = None
-    rescore: bool = False
-    squared: bool = False
-    neighbours: Neighbours = "n-f-2"
-    slack: int = 2
+    m: int | None = registry.count(None)
+    rescore: bool = registry.choice(False, (True, False))
+    squared: bool = registry.choice(False, (True, False))
+    neighbours: Literal["n-f-2", "n-f-1"] = registry.choice("n-f-2", ("n-f-2", "n-f-1"))
+    slack: int = registry.number(
+        2, "2 (this paper) or 0 (the original Bulyan)", lambda slack: slack in (0, 2), whole=True
+    )
 
     name = "bulyan"
     summary = "selects by iterating Krum, then averages around the median of the selections in each coordinate"
@@ -48,17 +49,6 @@ class Bulyan(DistanceRule):
     fallback = Krum
     guarantee = "distance"
     unsupported: ClassVar = {"mean at f = 0": "the best-ranked rows take part in more selections than the others"}
-
-    def __post_init__(self) -> None:
-        check_scoring(self, self.m)
-        registry.check_choice(self, "rescore", (True, False))
-        if not isinstance(self.slack, int) or self.slack not in (0, 2):
-            raise ConfigError(
-                f"the slack of 'bulyan' must be 2 (this paper) or 0 (the original Bulyan), got {self.slack!r}"
-            )
-
-    def ratio_bound(self, n: int, f: int) -> float:
-        return theory.krum_ratio_bound(n, f)
 
     def bound_factor(self, n: int, f: int) -> float:
         """Return 3 sqrt(theta) times Krum's factor.
@@ -70,13 +60,8 @@ class Bulyan(DistanceRule):
         the values nearest to it are within 2M of it, so their mean is within 3M of the honest mean. Over all
         coordinates the squares of M add up to at most theta times the square of Krum's bound.
         """
-        scoring = Scoring(self.squared, self.neighbours)
-        neighbours = max(1, f) if self.rescore else scoring.count(n, f)
-        return 3 * math.sqrt(n - 2 * f - self.slack) * scoring.bound_factor(neighbours, f)
-
-    def check_feasible(self, n: int, f: int) -> None:
-        super().check_feasible(n, f)
-        check_largest_m(self, self.m, n, f)
+        neighbours = max(1, f) if self.rescore else self.scoring.count(n, f)
+        return 3 * math.sqrt(n - 2 * f - self.slack) * self.scoring.bound_factor(neighbours, f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         shares = self._selections(table, f)
@@ -86,14 +71,13 @@ class Bulyan(DistanceRule):
     def _selections(self, table: Tensor, f: int) -> Tensor:
         """Return (theta, n): the share of each row in each selection, from the squared distances between the rows."""
         n = table.shape[0]
-        scoring = Scoring(self.squared, self.neighbours)
         shares = torch.zeros(n - 2 * f - self.slack, n, dtype=torch.float64, device=table.device)
         removed = torch.zeros(n, dtype=torch.bool, device=table.device)
-        ranking = scoring.ranking(table, f)  # the rows left, best first
+        ranking = self.scoring.ranking(table, f)  # the rows left, best first
         for i in range(shares.shape[0]):
             if self.rescore and i > 0:
                 # No size here depends on values, so the host does not wait for a GPU.
-                scores = scoring.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
+                scores = self.scoring.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
                 order = scores.argsort(stable=True)
                 ranking = order[removed[order].to(torch.uint8).argsort(stable=True)][: n - i]
             count = max(1, min(self.m or n, n - f - 2 - i))

@@ -35,9 +35,9 @@ class CenteredClipping(ContextualRule):
     weights: the last aggregate has a share, too.
     """
 
-    tau: float | Literal["median"] = "median"
-    iterations: int = 1
-    start: Literal["median", "zero"] = "median"
+    tau: float | Literal["median"] = registry.positive("median", or_one_of=("median",))
+    iterations: int = registry.count(1)
+    start: Literal["median", "zero"] = registry.choice("median", ("median", "zero"))
 
     name = "centered-clipping"
     summary = "the mean of the rows, clipped around the last aggregate"
@@ -47,9 +47,7 @@ class CenteredClipping(ContextualRule):
     unsupported: ClassVar = {"mean at f = 0": "the farther half of the rows is clipped for any f"}
 
     def __post_init__(self) -> None:
-        registry.check_number(self, "tau", "a positive, finite number", lambda tau: tau > 0, or_one_of=("median",))
-        registry.check_number(self, "iterations", "a whole number of at least 1", lambda count: count >= 1, whole=True)
-        registry.check_choice(self, "start", ("median", "zero"))
+        super().__post_init__()
         unsupported: dict[Property, str] = dict(type(self).unsupported)
         if self.tau != "median":
             unsupported["scale"] = "tau is an absolute length"

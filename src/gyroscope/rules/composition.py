@@ -78,6 +78,9 @@ class Preaggregation(ABC):
         registry.check_class("pre-aggregation", cls)
         return super().__new__(cls)
 
+    def __post_init__(self) -> None:
+        registry.check_parameters(self)
+
     def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None) -> Prepared:
         checked = matrix.check(rows)
         self.check_feasible(checked.shape[0], f)

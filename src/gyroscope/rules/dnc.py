@@ -42,9 +42,9 @@ class DnC(ContextualRule):
     experiments, other implementations have five, as here. More iterations drop more honest rows, too.
     """
 
-    iterations: int = 5
-    coordinates: int = 10_000
-    c: float = 1.0
+    iterations: int = registry.count(5)
+    coordinates: int = registry.count(10_000)
+    c: float = registry.positive(1.0)
 
     name = "dnc"
     summary = "drops the c f rows that stick out most along the widest direction, on random coordinates, several times"
@@ -53,11 +53,6 @@ class DnC(ContextualRule):
     fallback = Median
     uses: ClassVar = frozenset({"randomness"})
     unsupported: ClassVar = {"asynchronous": "the host finds the eigenvectors"}
-
-    def __post_init__(self) -> None:
-        for field in ("iterations", "coordinates"):
-            registry.check_number(self, field, "a whole number of at least 1", lambda count: count >= 1, whole=True)
-        registry.check_number(self, "c", "a positive number", lambda c: c > 0)
 
     def check_feasible(self, n: int, f: int) -> None:
         super().check_feasible(n, f)

@@ -45,7 +45,7 @@ class FLAME(ContextualRule):
     equal. The paper clusters models, here updates are clustered; it always adds noise, here it is off by default.
     """
 
-    noise: float = 0.0
+    noise: float = registry.number(0.0, "a number of at least 0", lambda noise: noise >= 0)
 
     name = "flame"
     summary = "the mean of the majority nearest in direction, shortened to the median length; noise is optional"
@@ -59,9 +59,6 @@ class FLAME(ContextualRule):
         "mean at f = 0": "a bare majority is admitted, and long rows are shortened",
         "asynchronous": "the host finds the majority",
     }
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "noise", "a number of at least 0", lambda noise: noise >= 0)
 
     def bound_factor(self, n: int, f: int) -> float:
         return 1.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
 from gyroscope._core import registry, theory
 from gyroscope._core.errors import ConfigError
 from gyroscope.rules._selected_mean import mean_of_best
-from gyroscope.rules.base import Aggregate, DistanceRule, Rule
+from gyroscope.rules.base import Aggregate, DistanceRule
 from gyroscope.rules.median import Median
 
 Neighbours = Literal["n-f-2", "n-f-1"]
@@ -68,8 +68,30 @@ def others(table: Tensor) -> Tensor:
     return table.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
 
 
+class ScoreRule(DistanceRule):
+    """What Krum and Bulyan share: both rank rows by Krum's score, and average at most m of them."""
+
+    m: Any
+    squared: bool
+    neighbours: Neighbours
+
+    @property
+    def scoring(self) -> Scoring:
+        return Scoring(self.squared, self.neighbours)
+
+    def ratio_bound(self, n: int, f: int) -> float:
+        return theory.krum_ratio_bound(n, f)
+
+    def check_feasible(self, n: int, f: int) -> None:
+        super().check_feasible(n, f)
+        if isinstance(self.m, int) and self.m > n - f - 2:
+            raise ConfigError(
+                f"the m of {self.name!r} must be at most n-f-2 = {n - f - 2} for n = {n} and f = {f}, got m = {self.m}"
+            )
+
+
 @dataclasses.dataclass(frozen=True)
-class Krum(DistanceRule):
+class Krum(ScoreRule):
     """The mean of the m rows of smallest score. Needs n >= 2f + 3.
 
     A row's score is the sum of its distances to its n-f-2 nearest other rows. m is from 1 to n-f-2, which is the
@@ -86,9 +108,9 @@ class Krum(DistanceRule):
     averages n-f rows (`m="n-f"`). docs/rules.md has the table.
     """
 
-    m: int | Literal["n-f"] | None = None
-    squared: bool = False
-    neighbours: Neighbours = "n-f-2"
+    m: int | Literal["n-f"] | None = registry.count(None, or_one_of=("n-f",))
+    squared: bool = registry.choice(False, (True, False))
+    neighbours: Literal["n-f-2", "n-f-1"] = registry.choice("n-f-2", ("n-f-2", "n-f-1"))
 
     name = "krum"
     summary = "the mean of the m rows that are nearest to their n-f-2 nearest neighbours"
@@ -98,41 +120,10 @@ class Krum(DistanceRule):
     guarantee = "distance"
     unsupported: ClassVar = {"mean at f = 0": "at most n-2 rows are averaged"}
 
-    def __post_init__(self) -> None:
-        check_scoring(self, self.m)
-
-    @property
-    def scoring(self) -> Scoring:
-        return Scoring(self.squared, self.neighbours)
-
-    def ratio_bound(self, n: int, f: int) -> float:
-        return theory.krum_ratio_bound(n, f)
-
     def bound_factor(self, n: int, f: int) -> float:
         return self.scoring.bound_factor(self.scoring.count(n, f), f)
-
-    def check_feasible(self, n: int, f: int) -> None:
-        super().check_feasible(n, f)
-        check_largest_m(self, self.m, n, f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         n = rows.shape[0]
         m = n - f if self.m == "n-f" else self.m or n - f - 2
         return mean_of_best(rows, self.scoring.scores(table, f), m)
-
-
-def check_scoring(rule: Rule, m: int | str | None) -> None:
-    """Raise an error if a parameter that Krum and Bulyan share is of the wrong kind."""
-    if m is not None:
-        words = ("n-f",) if isinstance(rule, Krum) else ()
-        registry.check_number(rule, "m", "a whole number of at least 1", lambda m: m >= 1, whole=True, or_one_of=words)
-    registry.check_choice(rule, "squared", (True, False))
-    registry.check_choice(rule, "neighbours", ("n-f-2", "n-f-1"))
-
-
-def check_largest_m(rule: Rule, m: int | str | None, n: int, f: int) -> None:
-    """Raise an error if m is a number above n-f-2."""
-    if isinstance(m, int) and m > n - f - 2:
-        raise ConfigError(
-            f"the m of {rule.name!r} must be at most n-f-2 = {n - f - 2} for n = {n} and f = {f}, got m = {m}"
-        )

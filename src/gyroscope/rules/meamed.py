@@ -26,7 +26,7 @@ class MeaMed(Rule):
     mean of both middles (`even="mean"`).
     """
 
-    even: Literal["lower", "mean"] = "lower"
+    even: Literal["lower", "mean"] = registry.choice("lower", ("lower", "mean"))
 
     name = "meamed"
     summary = "the mean of the n-f values nearest to the median in each coordinate"
@@ -34,9 +34,6 @@ class MeaMed(Rule):
     paper = "Xie et al. 2018"
     reads = "columns"
     guarantee = "range"
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "even", ("lower", "mean"))
 
     def bound_factor(self, n: int, f: int) -> float:
         return f / (n - f)

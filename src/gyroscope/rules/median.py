@@ -24,7 +24,7 @@ class Median(Rule):
     middle values (`even="lower"`, the default); numpy, ByzFL and Flower take their mean (`even="mean"`).
     """
 
-    even: Literal["lower", "mean"] = "lower"
+    even: Literal["lower", "mean"] = registry.choice("lower", ("lower", "mean"))
 
     name = "median"
     summary = "the median of each coordinate"
@@ -33,9 +33,6 @@ class Median(Rule):
     reads = "columns"
     guarantee = "range"
     unsupported: ClassVar = {"mean at f = 0": "a median is no mean"}
-
-    def __post_init__(self) -> None:
-        registry.check_choice(self, "even", ("lower", "mean"))
 
     def ratio_bound(self, n: int, f: int) -> float:
         return theory.median_ratio_bound(n, f)

@@ -28,7 +28,7 @@ class MoNNA(Rule):
     O(n d). Weights: 1/(n-f) for each row taken. Ties go to the lowest row number.
     """
 
-    pivot: int = 0
+    pivot: int = registry.number(0, "the number of a worker, 0 or more", lambda pivot: pivot >= 0, whole=True)
 
     name = "monna"
     summary = "the mean of the n-f rows nearest to the row of a trusted worker, the pivot"
@@ -37,9 +37,6 @@ class MoNNA(Rule):
     reads = "distances"
     guarantee = "distance"
     unsupported: ClassVar = {"permutation": "the pivot is known by its number"}
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "pivot", "the number of a worker, 0 or more", lambda pivot: pivot >= 0, whole=True)
 
     def bound_factor(self, n: int, f: int) -> float:
         return 1 + 2 * f / (n - f)

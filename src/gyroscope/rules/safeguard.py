@@ -37,9 +37,9 @@ class SafeGuard(ContextualRule):
     excluded. The rule does not use f.
     """
 
-    short: int = 20
-    long: int = 100
-    factor: float = 1.5
+    short: int = registry.number(20, "a whole number of rounds of at least 1", lambda value: value >= 1, whole=True)
+    long: int = registry.number(100, "a whole number of rounds of at least 1", lambda value: value >= 1, whole=True)
+    factor: float = registry.number(1.5, "a finite number of at least 1", lambda factor: factor >= 1)
 
     name = "safeguard"
     summary = "the mean of the workers whose rows, added up over many rounds, stay near the others'"
@@ -48,13 +48,6 @@ class SafeGuard(ContextualRule):
     uses = frozenset({"state"})
     tracks_workers = True
     unsupported: ClassVar = {"mean at f = 0": "far workers are left out for any f"}
-
-    def __post_init__(self) -> None:
-        for window in ("short", "long"):
-            registry.check_number(
-                self, window, "a whole number of rounds of at least 1", lambda rounds: rounds >= 1, whole=True
-            )
-        registry.check_number(self, "factor", "a finite number of at least 1", lambda factor: factor >= 1)
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         age = int(context.state["age"]) if context.state else 0

@@ -13,11 +13,14 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import blockwise
-from gyroscope.rules import _signguard_clusters
 from gyroscope.rules._selected_mean import equal_weights, weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
+
+_SLACK = 1 + 1e-9
+"""A point at exactly the bandwidth is within it, however its distance is rounded."""
+_MOST_STEPS = 300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +40,13 @@ class SignGuard(ContextualRule):
     Cost: two passes over the rows, O(n d), and O(n^2) for the clustering. Weights: equal for the rows that pass, before
     they are shortened. Of clusters of equal size the one with the lowest row number counts as the largest.
 
-    Other implementations: the paper uses scikit-learn's mean shift; `_signguard_clusters` has the one used here. This
+    Other implementations: the paper uses scikit-learn's mean shift; `clusters` is the one used here. This
     is the plain SignGuard, without the paper's -Sim and -Dist variants, which compare rows with the last aggregate.
     """
 
-    lower: float = 0.1
-    upper: float = 3.0
-    fraction: float = 0.1
+    lower: float = registry.number(0.1, "a number")
+    upper: float = registry.number(3.0, "a number")
+    fraction: float = registry.number(0.1, "a number above 0 and at most 1", lambda part: 0 < part <= 1)
 
     name = "signguard"
     summary = "rows of usual length in the largest cluster of sign statistics, shortened to the median length"
@@ -59,9 +62,7 @@ class SignGuard(ContextualRule):
     }
 
     def __post_init__(self) -> None:
-        for field in ("lower", "upper"):
-            registry.check_number(self, field, "a number")
-        registry.check_number(self, "fraction", "a number above 0 and at most 1", lambda part: 0 < part <= 1)
+        super().__post_init__()
         if not 0 <= self.lower <= 1 <= self.upper:
             raise ConfigError(
                 "signguard needs 0 <= lower <= 1 <= upper, so that the median row passes, got "
@@ -94,8 +95,53 @@ def sign_counts(part: Tensor) -> Array:
 
 def _passing(points: Array, finite: Array, usual: Array) -> Array:
     """Return the numbers of the rows that pass both filters. Only the points of finite rows are clustered."""
-    for cluster in _signguard_clusters.clusters(points[finite]) if len(finite) > 0 else []:
+    for cluster in clusters(points[finite]) if len(finite) > 0 else []:
         members = finite[cluster]
         if usual[members].any():
             return members[usual[members]]
     return np.arange(len(usual))  # not even the median length is finite: more than f rows are bad
+
+
+def clusters(points: Array) -> list[Array]:
+    """Return the point numbers of each cluster: the largest first, of equals the one with the lowest number in it.
+
+    This is mean shift. A walk starts at each point and moves to the mean of all points within the bandwidth, until
+    these points no longer change. Ends of walks are ranked by how many points are within the bandwidth, of equals the
+    lowest starting point first; an end within the bandwidth of one ranked higher is merged into it. Each point belongs
+    to the nearest of the ends that are left, of equals to the one ranked higher.
+
+    That is scikit-learn's flat-kernel MeanShift with the bandwidth of its estimate_bandwidth(quantile=0.5), except for
+    the end of a walk: scikit-learn stops at small steps, this function when nothing changes any more.
+    """
+    radius = bandwidth(points) * _SLACK
+    ends, crowd = _walk(points, radius)
+    ranking = np.argsort(-crowd, kind="stable")
+    kept: list[int] = []
+    for end in ranking.tolist():
+        if not kept or _distances(ends[[end]], ends[kept]).min() > radius:
+            kept.append(end)
+    labels = _distances(points, ends[kept]).argmin(axis=1)
+    found = [(labels == label).nonzero()[0] for label in range(len(kept))]
+    return sorted((cluster for cluster in found if len(cluster) > 0), key=lambda cluster: (-len(cluster), cluster[0]))
+
+
+def bandwidth(points: Array) -> float:
+    """Return the mean over all points of the distance to the (n/2)-th nearest point, itself included, rounded down."""
+    place = max(1, len(points) // 2) - 1
+    return float(np.sort(_distances(points, points), axis=1)[:, place].mean())
+
+
+def _walk(points: Array, radius: float) -> tuple[Array, Array]:
+    """Return where the walks from all points end, and how many points are within the radius there."""
+    near = _distances(points, points) <= radius
+    for _ in range(_MOST_STEPS):
+        ends = near @ points / near.sum(axis=1, keepdims=True)
+        before, near = near, _distances(ends, points) <= radius
+        if np.array_equal(near, before):
+            break
+    return ends, near.sum(axis=1)
+
+
+def _distances(a: Array, b: Array) -> Array:
+    """Return (len(a), len(b)): the distances between all pairs of points."""
+    return np.asarray(np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2)))

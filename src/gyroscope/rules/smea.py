@@ -6,14 +6,23 @@ import dataclasses
 import math
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope.rules import _smea_search, _spectral
+from gyroscope._core.errors import InfeasibleError
 from gyroscope.rules._selected_mean import mean_of
+from gyroscope.rules._spectral import Array, centred, table_of
 from gyroscope.rules.base import Aggregate, DistanceRule
 from gyroscope.rules.median import Median
+
+_TIE = 1e-10
+"""Eigenvalues with a smaller relative difference are equal: they have rounding errors."""
+_BATCH = 4096
+"""Partial subsets per batch."""
+_STEPS = 12
+"""The most steps of the power method for a complete subset before its eigenvalue is computed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +49,7 @@ class SMEA(DistanceRule):
     its choice is random; here it is the subset of the definition.
     """
 
-    limit: int = 2_000_000
+    limit: int = registry.count(2_000_000)
 
     name = "smea"
     summary = "the mean of the n-f rows whose covariance has the smallest largest eigenvalue; exact, by a search"
@@ -50,12 +59,201 @@ class SMEA(DistanceRule):
     guarantee = "distance"
     unsupported: ClassVar = {"asynchronous": "the host searches"}
 
-    def __post_init__(self) -> None:
-        registry.check_number(self, "limit", "a whole number of at least 1", lambda limit: limit >= 1, whole=True)
-
     def bound_factor(self, n: int, f: int) -> float:
         return 2 * math.sqrt(f / (n - 2 * f))
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        chosen = _smea_search.smallest_scatter(_spectral.table_of(table), rows.shape[0] - f, self.limit)
+        chosen = smallest_scatter(table_of(table), rows.shape[0] - f, self.limit)
         return mean_of(rows, torch.from_numpy(chosen).to(rows.device))
+
+
+def smallest_scatter(table: Array, size: int, limit: int) -> Array:
+    """Return the numbers, in order, of the `size` rows whose scatter has the smallest top eigenvalue.
+
+    Of equal subsets the one with the lowest row numbers is returned, and the lowest rows if every subset has an
+    infinite distance.
+
+    The scatter of some rows is the sum of the squares (outer products) of their deviations from their mean. A further
+    row only adds to it, so its top eigenvalue never falls as rows join: that of the rows chosen so far is a lower bound
+    for every subset that contains them. The search cuts off branches whose bound is above the best subset known.
+
+    The bound need not be the eigenvalue itself: any vector's Rayleigh quotient is below it. The search carries a vector
+    from each partial subset to the next and improves it by one step of the power method as a row joins, for thousands
+    of partial subsets in one matrix product. It computes the eigenvalues only of the few complete subsets that survive.
+
+    Args:
+        table: The squared distances between all rows, infinite for a row that must not be chosen.
+        size: How many rows to choose.
+        limit: How many partial subsets the search may look at.
+
+    Raises:
+        InfeasibleError: The search has reached its limit.
+    """
+    first = _nearest(table, size)
+    if first is None:
+        return np.arange(size)
+    if size == len(table):
+        return first
+    return _Search(table, first).run(limit)
+
+
+def _nearest(table: Array, size: int) -> Array | None:
+    """Return the best of the subsets that are a row and its nearest ones, to begin with; None if all are infinite."""
+    candidates = np.sort(np.argsort(table, axis=1, kind="stable")[:, :size], axis=1)
+    candidates = candidates[np.isfinite(_blocks(table, candidates)).all(axis=(1, 2))]
+    if len(candidates) == 0:
+        return None
+    best: Array = candidates[int(np.argmin(_eigenvalues(table, candidates)))]
+    return best
+
+
+def _blocks(table: Array, subsets: Array) -> Array:
+    """Return (m, k, k): the part of the table that belongs to each of (m, k) subsets."""
+    return table[subsets[:, :, None], subsets[:, None, :]]
+
+
+def _eigenvalues(table: Array, subsets: Array) -> Array:
+    """Return (m,): the top eigenvalue of the scatter of each of (m, k) subsets."""
+    blocks, size = _blocks(table, subsets), subsets.shape[1]
+    # Scaling by a power of two changes no digit, and nothing overflows.
+    _, exponents = np.frexp(blocks.max(axis=(1, 2)))
+    products = centred(np.ldexp(blocks, -exponents[:, None, None]), np.full(size, 1 / size))
+    values: Array = np.ldexp(np.linalg.eigvalsh(products)[:, -1].clip(min=0), exponents)
+    return values
+
+
+@dataclasses.dataclass
+class _Nodes:
+    """Partial subsets, one per row of each array. Those of one batch have decided on the same rows."""
+
+    chosen: Array
+    """(m, n) of bool."""
+    refused: Array
+    """(m, n) of bool: never to be chosen below this node."""
+    images: Array
+    """(m, n): the products of the carried vector with all rows of the table."""
+    bounds: Array
+    """(m,): a lower bound for every subset below the node."""
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def __getitem__(self, which: Array | slice) -> _Nodes:
+        return _Nodes(*(array[which] for array in vars(self).values()))
+
+    @staticmethod
+    def together(first: _Nodes, second: _Nodes) -> _Nodes:
+        pairs = zip(vars(first).values(), vars(second).values(), strict=True)
+        return _Nodes(*(np.concatenate(pair) for pair in pairs))
+
+
+class _Search:
+    """Branch and bound. The search chooses or refuses one row after the other, those far out first."""
+
+    def __init__(self, table: Array, first: Array) -> None:
+        n = len(table)
+        _, exponent = np.frexp(table[np.ix_(first, first)].max())
+        table = np.ldexp(table, -exponent)  # by a power of two: the same numbers at every scale
+        self.size, self.spare = len(first), n - len(first)
+        equal = np.full(self.size, 1 / self.size)
+        values = np.linalg.eigvalsh(centred(table[np.ix_(first, first)], equal))
+        self.best = float(values[-1].clip(min=0))
+        # The power method converges faster if the other eigenvalues are smaller beside the largest, so their common
+        # part is subtracted. (The smallest of all is 0, because the sum of the deviations is.)
+        self.shift = float(values[1].clip(min=0)) if self.size > 1 else 0.0
+        self.found: list[tuple[float, tuple[int, ...]]] = [(self.best, tuple(first.tolist()))]
+        # Two rows alone have the scatter D/2. So rows that are farther apart than the limit are never both chosen, and
+        # the distance between them, which may be infinite, is not needed.
+        self.apart = table / 2 > self.limit
+        self.table = np.where(self.apart, 0.0, table)
+        # Of equal rows the search chooses the lowest numbers: a refused row takes the later copies with it.
+        self.copies = np.triu(table == 0, k=1)
+        original = (table == 0).argmax(axis=1)
+        far = np.where(self.apart, 2 * self.limit, table).sum(axis=1)[original]
+        self.order = np.argsort(-far, kind="stable")
+
+    @property
+    def limit(self) -> float:
+        """The largest eigenvalue that a subset may have to be as good as the best."""
+        return self.best * (1 + _TIE)
+
+    def run(self, limit: int) -> Array:
+        n, seen = len(self.table), 0
+        root = _Nodes(np.zeros((1, n), bool), np.zeros((1, n), bool), np.zeros((1, n)), np.zeros(1))
+        stack, complete = [(0, root)], root[:0]
+        while stack:
+            depth, nodes = stack.pop()
+            nodes = nodes[nodes.bounds <= self.limit]
+            if len(nodes) > _BATCH:
+                stack += [(depth, nodes[_BATCH:]), (depth, nodes[:_BATCH])]
+                continue
+            seen += len(nodes)
+            full = nodes.refused.sum(axis=1) == self.spare
+            complete = _Nodes.together(complete, nodes[full])
+            nodes = nodes[~full]
+            if len(complete) > _BATCH // 8 or (len(nodes) == 0 and not stack):
+                self._finish(complete)
+                complete = complete[:0]
+            if seen > limit:
+                raise InfeasibleError(
+                    f"smea found no end among the subsets of {self.size} of {n} rows after {limit:,} partial ones "
+                    "(rows that differ at random, in many directions alike, are the hardest): lower f, use caf, or "
+                    "raise limit"
+                )
+            if len(nodes) > 0:
+                stack.append((depth + 1, self._branch(nodes, int(self.order[depth]))))
+        equal = [subset for value, subset in self.found if value <= self.limit]
+        return np.array(min(equal))
+
+    def _branch(self, nodes: _Nodes, row: int) -> _Nodes:
+        """Return the nodes below, in which the row is chosen or refused."""
+        free = ~nodes.refused[:, row]
+        having = nodes[free]
+        refused = nodes.refused.copy()
+        refused[free] |= self.copies[row]
+        refused[:, row] = True
+        without = dataclasses.replace(nodes, refused=refused)
+        having = dataclasses.replace(having, chosen=having.chosen.copy(), refused=having.refused | self.apart[row])
+        having.chosen[:, row] = True
+        complete = having.chosen.sum(axis=1) == self.size
+        having.refused[complete] = ~having.chosen[complete]
+        # A node that refuses more rows than can be spared leads to no subset.
+        having = having[having.refused.sum(axis=1) <= self.spare]
+        without = without[without.refused.sum(axis=1) <= self.spare]
+        return _Nodes.together(without, self._improve(having, row))
+
+    def _improve(self, nodes: _Nodes, row: int | None = None) -> _Nodes:
+        """Make one step of the power method among the chosen rows; `row` is the one that has just joined."""
+        mask = nodes.chosen
+        count = mask.sum(axis=1, keepdims=True)
+        vectors = np.where(mask, nodes.images, 0.0)
+        if row is not None:  # a vector that has vanished starts again from the row that has joined
+            vectors[~vectors.any(axis=1), row] = 1.0
+        vectors -= mask * (vectors.sum(axis=1, keepdims=True) / count)
+        squares = np.einsum("ij,ij->i", vectors, vectors)
+        vectors /= np.sqrt(squares, out=np.ones_like(squares), where=squares > 0)[:, None]
+        images = vectors @ self.table
+        images *= -0.5
+        quotients = np.einsum("ij,ij->i", vectors, images)
+        images -= self.shift * vectors
+        return dataclasses.replace(nodes, images=images, bounds=np.maximum(nodes.bounds, quotients))
+
+    def _finish(self, nodes: _Nodes) -> None:
+        """Compute the eigenvalues of complete subsets: those in which every row that is not refused is chosen."""
+        chosen = ~nodes.refused
+        clashes = chosen.astype(np.float64) @ self.apart.astype(np.float64) * chosen
+        nodes = dataclasses.replace(nodes, chosen=chosen)[~np.asarray(clashes.any(axis=1))]
+        for _ in range(_STEPS):
+            if len(nodes) <= 8:
+                break
+            nodes = self._improve(nodes)
+            nodes = nodes[nodes.bounds <= self.limit]
+        nodes = nodes[np.argsort(nodes.bounds, kind="stable")]
+        while len(nodes) > 0:  # lowest bounds first: they lower the limit for the others
+            some, nodes = nodes[:16], nodes[16:]
+            subsets = some.chosen.nonzero()[1].reshape(len(some), self.size)
+            for value, subset in zip(_eigenvalues(self.table, subsets).tolist(), subsets.tolist(), strict=True):
+                if value <= self.limit:
+                    self.best = min(self.best, value)
+                    self.found.append((value, tuple(subset)))
+            nodes = nodes[nodes.bounds <= self.limit]

@@ -31,7 +31,7 @@ class Zeno(ContextualRule):
     (rho = rho' / lr; the paper's experiments have 0.005).
     """
 
-    rho: float = 0.005
+    rho: float = registry.positive(0.005)
 
     name = "zeno"
     summary = "the mean of the n-f rows that most agree with the server's own gradient, long ones penalised"
@@ -39,9 +39,6 @@ class Zeno(ContextualRule):
     paper = "Xie et al. 2019"
     uses = frozenset({"trusted"})
     unsupported: ClassVar = {"translation": "products and lengths are measured from the origin"}
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "rho", "a positive, finite number", lambda rho: rho > 0)
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)

@@ -63,15 +63,10 @@ def measure(
     """All columns of one round (`parameters` are those after it), and the state for the next."""
     of_sent, h = played.sent.moments, len(played.sent.rows)
     of_sampled = played.sampled.moments if played.sampled else None
-    vectors = {
-        "sampled": of_sampled.mean if of_sampled else None,
-        "sent": of_sent.mean,
-        "attack": _mean(played.attack),
-        "aggregate": played.update.aggregate.vector,
-    }
+    vectors = _vectors(played)
     products = _Products(
         {
-            **{name: vector for name, vector in vectors.items() if vector is not None},
+            **vectors,
             **{f"{name}, before": vector for name, vector in state.previous.items()},
             **({"past": state.trajectory.past} if of_sampled else {}),
             "away": (played.update.aggregate.vector, of_sent.mean),
@@ -125,28 +120,29 @@ def measure(
 
 def follow(played: Round, state: MetricsState, measured_next: bool) -> MetricsState:
     """The state after a round that is not measured: what later measures need of it, and no more."""
-    mean, trajectory = None, state.trajectory
+    trajectory = state.trajectory
     if played.sampled:
         mean, h = played.sampled.moments.mean, len(played.sampled.rows)
         dots = moments.products([mean, trajectory.past], [(0, 1)]).dots
         sigma = 0.0 if h == 1 else theory.spread(played.sampled.moments.squares, h)
         _, trajectory = theory.advance(trajectory, mean, sigma, played.mu, (dots[0][0], dots[0][1]))
-    if not measured_next:
-        return MetricsState(state.start, trajectory, {})
+    return MetricsState(state.start, trajectory, _kept(_vectors(played)) if measured_next else {})
+
+
+def _vectors(played: Round) -> dict[str, Tensor]:
+    """Return the round's vectors by name, without those that do not exist."""
     vectors = {
-        "sampled": mean,
+        "sampled": played.sampled.moments.mean if played.sampled else None,
         "sent": played.sent.moments.mean,
         "attack": _mean(played.attack),
         "aggregate": played.update.aggregate.vector,
     }
-    return MetricsState(state.start, trajectory, _kept(vectors))
+    return {name: vector for name, vector in vectors.items() if vector is not None}
 
 
-def _kept(vectors: dict[str, Tensor | None]) -> dict[str, Tensor]:
+def _kept(vectors: dict[str, Tensor]) -> dict[str, Tensor]:
     """For the next round: copies of what is the round's own memory; means and aggregates are new at every step."""
-    return {
-        name: vector.clone() if name == "attack" else vector for name, vector in vectors.items() if vector is not None
-    }
+    return {name: vector.clone() if name == "attack" else vector for name, vector in vectors.items()}
 
 
 class _Products:
@@ -168,9 +164,7 @@ class _Products:
 
     def cosine(self, left: str, right: str) -> float | None:
         """None where one of the vectors is missing or vanishes."""
-        if left not in self.place or right not in self.place:
-            return None
-        norms = math.sqrt(self.dot(left, left)) * math.sqrt(self.dot(right, right))
+        norms = (self.norm(left) or 0.0) * (self.norm(right) or 0.0)
         return _finite_or_none(self.dot(left, right) / norms) if norms > 0 else None
 
 

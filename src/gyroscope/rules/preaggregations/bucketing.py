@@ -31,7 +31,7 @@ class Bucketing(Preaggregation):
     The paper recommends s = 2 if f is not known to be small; s = 1 only shuffles.
     """
 
-    s: int = 2
+    s: int = registry.number(2, "a whole number of rows of at least 1", lambda s: s >= 1, whole=True)
 
     name = "bucketing"
     summary = "the means of random buckets of s rows; f of the ceil(n/s) may then be bad"
@@ -44,9 +44,6 @@ class Bucketing(Preaggregation):
         "permutation": "buckets are drawn by row number",
         "mean at f = 0": "the last bucket may hold fewer rows, which then count for more",
     }
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "s", "a whole number of rows of at least 1", lambda s: s >= 1, whole=True)
 
     def min_workers(self, f: int, rows_needed: int = 1) -> int:
         return max(f + 1, self.s * (rows_needed - 1) + 1)

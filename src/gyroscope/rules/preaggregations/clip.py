@@ -28,7 +28,7 @@ class Clip(Preaggregation):
     server clips the rows that it receives.
     """
 
-    norm: float = 1.0
+    norm: float = registry.positive(1.0)
 
     name = "clip"
     summary = "rows longer than `norm` are shortened to it"
@@ -40,9 +40,6 @@ class Clip(Preaggregation):
         "mean at f = 0": "long rows are shortened for any f",
         "ties": "equal rows may all be too long",
     }
-
-    def __post_init__(self) -> None:
-        registry.check_number(self, "norm", "a positive, finite number", lambda norm: norm > 0)
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         lengths = blockwise.squared_lengths(rows).sqrt_()
