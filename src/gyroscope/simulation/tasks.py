@@ -141,7 +141,7 @@ class Cifar10(BuiltinTask):
     Training pictures are flipped left to right with probability 1/2.
     """
 
-    width: float = 1.0
+    width: float = registry.number(1.0, "above 0 and at most 8", lambda width: 0 < width <= 8)
 
     name = "cifar10"
     summary = "50,000 colour pictures, the paper's convolutional network, 1,310,922 parameters at width 1"
@@ -154,7 +154,7 @@ class Cifar10(BuiltinTask):
     stds: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
 
     def __post_init__(self) -> None:
-        registry.check_number(self, "width", "above 0 and at most 8", lambda width: 0 < width <= 8)
+        registry.check_parameters(self)
 
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
         raw = load_raw("cifar10", folder, progress)

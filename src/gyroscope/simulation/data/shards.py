@@ -116,7 +116,7 @@ class Sorted(Sharding):
 class Similarity(Sharding):
     """A fraction gamma of the data is dealt as by `iid`, the rest as by `sorted`. Sizes differ by at most one."""
 
-    gamma: float = 0.5
+    gamma: float = registry.number(0.5, "from 0 to 1", lambda gamma: 0 <= gamma <= 1)
 
     name = "similarity"
     summary = "a fraction gamma of each shard is shuffled, the rest sorted by label"
@@ -124,7 +124,7 @@ class Similarity(Sharding):
     by_label = True
 
     def __post_init__(self) -> None:
-        registry.check_number(self, "gamma", "from 0 to 1", lambda gamma: 0 <= gamma <= 1)
+        registry.check_parameters(self)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, self.gamma)
@@ -137,17 +137,16 @@ class Quantity(Sharding):
     A worker left with fewer than `least` samples gets the missing ones as with `dirichlet`.
     """
 
-    alpha: float = 0.5
-    least: int = 1
+    # Beyond these bounds a Dirichlet distribution deals every sample as it does there.
+    alpha: float = registry.number(0.5, "from 1e-06 to 1e+06", lambda alpha: 1e-6 <= alpha <= 1e6)
+    least: int = registry.number(1, "a whole number from 1 on", lambda least: least >= 1, whole=True)
 
     name = "quantity"
     summary = "shuffled data in unequal shards, their sizes from Dirichlet(alpha)"
     paper = "Li et al. 2022"
 
     def __post_init__(self) -> None:
-        # Beyond these bounds a Dirichlet distribution deals every sample as it does there.
-        registry.check_number(self, "alpha", "from 1e-06 to 1e+06", lambda alpha: 1e-6 <= alpha <= 1e6)
-        registry.check_number(self, "least", "a whole number from 1 on", lambda least: least >= 1, whole=True)
+        registry.check_parameters(self)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return self._topped_up(self._cut(stream.permutation(len(labels)), n, stream), stream)
