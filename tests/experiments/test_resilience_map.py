@@ -229,7 +229,7 @@ def test_noise_is_the_scatter_of_the_contenders_or_of_the_unattacked() -> None:
     # Drops of 11 and 8 points in every cell: a standard deviation of 3 / sqrt(2).
     assert several.of_attacked and several.seeds == 2
     assert several.deviation == pytest.approx(3 / math.sqrt(2))
-    assert several.indistinct == pytest.approx(2 * 3 / math.sqrt(2))
+    assert several.indistinct(2, 2) == pytest.approx(2 * 3 / math.sqrt(2))
     single = ResilienceMap(made_up(median_is_best), "best").noise(3)
     # Unattacked: 91 to 95 %, a standard deviation of sqrt(2.5); a drop is the difference of two runs.
     assert not single.of_attacked and single.deviation == pytest.approx(math.sqrt(2 * 2.5))

@@ -10,6 +10,7 @@ they are optional around the last value if it has no comma: `alternate:period=5,
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import inspect
@@ -31,10 +32,8 @@ def parse_value(text: str) -> int | float | bool | str | None:
     if text.lower() in words:
         return words[text.lower()]
     for convert in (int, float):
-        try:
+        with contextlib.suppress(ValueError):
             return convert(text)
-        except ValueError:
-            continue
     return text
 
 

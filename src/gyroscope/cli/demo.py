@@ -35,6 +35,7 @@ def _demo(options: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.table import Table
 
+    from gyroscope.experiments.claims.checks import mean_text
     from gyroscope.experiments.grid import PLACES
     from gyroscope.report.figures import Curve, accuracy_figure, save
     from gyroscope.runs.config import Config
@@ -72,12 +73,11 @@ def _demo(options: argparse.Namespace) -> int:
         table.add_column(heading, justify="right")
     for (place, rule), runs in results.items():
         accuracies = [100 * run.max_accuracy for run in runs]
-        mean, deviation = statistics.fmean(accuracies), statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
         if rule == _RULES[0]:
-            unattacked, lost = mean, ""
+            unattacked, lost = statistics.fmean(accuracies), ""
         else:
-            lost = f"{unattacked - mean:.1f}"
-        table.add_row(place, rule, f"{mean:.1f} ± {deviation:.1f}", lost, end_section=rule == _RULES[-1])
+            lost = f"{unattacked - statistics.fmean(accuracies):.1f}"
+        table.add_row(place, rule, mean_text(accuracies), lost, end_section=rule == _RULES[-1])
     console = Console(highlight=False)
     console.print(table)
     seconds = time.monotonic() - started

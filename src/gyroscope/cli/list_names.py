@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 from gyroscope._core import registry
@@ -33,7 +34,7 @@ def _list(options: argparse.Namespace) -> int:
         header, lines = _listing(what)
         if not options.what:
             print(f"\n{_bold(what)}")
-        table = _table(header, lines)
+        table = text_table(header, lines)
         # A pipe has no width of its own: an entry stays a line for grep.
         if sys.stdout.isatty() and max(map(len, table)) > shutil.get_terminal_size().columns:
             print("\n".join(_narrow(header, lines, shutil.get_terminal_size().columns)))
@@ -81,11 +82,8 @@ def _line(kind: Any, name: str, more: str, origin: str) -> list[str]:
     extra = getattr(kind, more, None) or "-"
     if dataclasses.is_dataclass(extra):
         extra = ", ".join(f"{field.name}={getattr(extra, field.name)}" for field in dataclasses.fields(extra))
-    fields = (
-        [field for field in dataclasses.fields(kind) if field.init and field.name != "f"]
-        if dataclasses.is_dataclass(kind)
-        else []
-    )
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    fields = tuple(field for field in fields if field.init and field.name != "f")
     parameters = ", ".join(f"{field.name}={registry.value_text(field.default)}" for field in fields) or "-"
     return [name, summary, *([extra] if more else []), parameters, origin]
 
@@ -106,10 +104,10 @@ def _installed(entry_points: str, more: str) -> list[list[str]]:
     return lines
 
 
-def _table(header: list[str], lines: list[list[str]]) -> list[str]:
-    """A line per entry."""
+def text_table(header: list[str], lines: list[list[str]], justify: Callable[[str, int], str] = str.ljust) -> list[str]:
+    """Return a line per entry, the header first; the columns are as wide as their longest text."""
     widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (header, *lines)]
+    return ["  ".join(map(justify, line, widths)).rstrip() for line in (header, *lines)]
 
 
 def _narrow(header: list[str], lines: list[list[str]], width: int) -> list[str]:

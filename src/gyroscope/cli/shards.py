@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope._core.errors import ConfigError
+from gyroscope.cli.list_names import text_table
 from gyroscope.cli.wording import in_options
 
 _KINDS = (".png", ".pdf", ".svg")
@@ -47,7 +48,8 @@ def _shards(options: argparse.Namespace) -> int:
     if dealt is None:
         raise ConfigError("with common data every worker draws from all samples: choose --shards iid, sorted, ...")
     labels, counts = shards.counts(dealt, targets)
-    _print(labels.tolist(), counts.tolist())
+    rows = [[str(worker), *map(str, held), str(sum(held))] for worker, held in enumerate(counts.tolist())]
+    print("\n".join(text_table(["worker", *map(str, labels.tolist()), "all"], rows, str.rjust)))
     sizes = counts.sum(dim=1)
     print(
         f"{config.workers} workers hold {int(sizes.min()):,} to {int(sizes.max()):,} of {int(sizes.sum()):,} samples; "
@@ -59,12 +61,3 @@ def _shards(options: argparse.Namespace) -> int:
         title = f"{config.task}, {config.shards}, {config.workers} workers, seed {config.seed}"
         print(f"picture: {shard_figure.draw(labels, counts, title, out)}")
     return 0
-
-
-def _print(labels: list[int], counts: list[list[int]]) -> None:
-    """Print a line per worker, a column per label."""
-    rows = [["worker", *map(str, labels), "all"]]
-    rows += [[str(worker), *map(str, line), str(sum(line))] for worker, line in enumerate(counts)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator
 
@@ -25,13 +26,11 @@ def display(planned: RunPlan, processes: int, quiet: bool = False) -> Iterator[O
 
 
 def _lines(planned: RunPlan) -> OnEvent:
-    done = len(planned.complete)
+    done = itertools.count(len(planned.complete) + 1)
 
     def on_event(event: JobProgress | JobOutcome) -> None:
-        nonlocal done
         if isinstance(event, JobOutcome):
-            done += 1
-            print(f"[{done}/{planned.total}] {_describe(event)}", file=sys.stderr, flush=True)
+            print(f"[{next(done)}/{planned.total}] {_describe(event)}", file=sys.stderr, flush=True)
 
     return on_event
 

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
@@ -53,16 +53,8 @@ class PaperKey:
         return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
 
 
-class _PaperSizes(NamedTuple):
-    """What varies over the paper's experiments with one task."""
-
-    half: int
-    quarter: int
-    rates: tuple[float, float]
-    """The larger learning rate and the smaller one."""
-
-
-_PAPER = {"mnist": _PaperSizes(24, 12, (0.5, 0.02)), "cifar10": _PaperSizes(11, 5, (0.01, 0.001))}
+PAPER = {"mnist": (24, 12, (0.5, 0.02)), "cifar10": (11, 5, (0.01, 0.001))}
+"""By task: f for half and for a quarter of the workers, the larger learning rate and the smaller one."""
 
 
 def paper(task: str, steps: int | None = None, width: float | None = None, rescore: bool = False) -> list[Setup]:
@@ -74,9 +66,9 @@ def paper(task: str, steps: int | None = None, width: float | None = None, resco
         width: The width of CIFAR-10's network.
         rescore: Add 8 setups of Bulyan with rescoring, as the paper's text has it.
     """
-    if task not in _PAPER:
-        raise UnknownNameError("grid of the paper", task, _PAPER)
-    half, quarter, rates = _PAPER[task]
+    if task not in PAPER:
+        raise UnknownNameError("grid of the paper", task, PAPER)
+    half, quarter, rates = PAPER[task]
     spec = task if width is None or task != "cifar10" else f"{task}:width={width:g}"
     defaults = TASKS[task].defaults
     rounds = steps if steps is not None else defaults.steps
@@ -101,7 +93,7 @@ def paper(task: str, steps: int | None = None, width: float | None = None, resco
 def is_from_paper(config: Config) -> bool:
     """Return whether a setup is one of the paper's, perhaps shortened (or, with CIFAR-10, narrower)."""
     task, _, parameters = config.task.partition(":width=")
-    if task not in _PAPER:
+    if task not in PAPER:
         return False
     setups = paper(task, config.steps, float(parameters) if parameters else None, rescore=True)
     wanted = {**config.experiment(), "seed": 1}

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import multiprocessing
 import signal
+import threading
 import time
 import traceback
 from collections import deque
@@ -176,23 +177,18 @@ class _PipeReporter(Callback):
 
 def _work(pipe: Connection, device: str | None) -> None:
     """Run the jobs that arrive through the pipe until it closes. Data sets stay in memory from run to run."""
-    stopping = False
-
-    def stop(*_: object) -> None:
-        nonlocal stopping
-        stopping = True
-
+    stopping = threading.Event()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent handles it
-    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     tasks: dict[tuple[str, str | None], Any] = {}
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        while not stopping:
+        while not stopping.is_set():
             if not pipe.poll(0.5):
                 continue
             job: Job = pipe.recv()
             content: dict[str, Any]
             try:
-                result = run_job(job, device, tasks, callbacks=[_PipeReporter(pipe)], stop=lambda: stopping)
+                result = run_job(job, device, tasks, callbacks=[_PipeReporter(pipe)], stop=stopping.is_set)
                 content = {"status": result.status, "max_accuracy": result.max_accuracy}
             except (BrokenPipeError, ConnectionResetError):
                 return

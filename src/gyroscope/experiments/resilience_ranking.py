@@ -99,17 +99,11 @@ class SeedNoise:
     of_attacked: bool
     """Whether it was measured under attack; else it is that of unattacked runs, which scatter less."""
 
-    @property
-    def known(self) -> bool:
-        return not math.isnan(self.deviation)
+    def indistinct(self, seeds: int, others: int) -> float:
+        """Return twice the standard error of the difference of two cells with so many seeds each.
 
-    @property
-    def indistinct(self) -> float:
-        """Twice the standard error of the difference of two cells: smaller differences mean nothing."""
-        return self.between(self.seeds, self.seeds)
-
-    def between(self, seeds: int, others: int) -> float:
-        """Return the same for two cells with so many seeds each."""
+        Smaller differences mean nothing.
+        """
         return 2 * self.deviation * math.sqrt(1 / seeds + 1 / others)
 
 
@@ -145,12 +139,9 @@ class ResilienceMap:
 
     def top(self, f: int, count: int) -> list[DefenceResult]:
         """Return the first of the ranking, up to `count` that trust no worker and all trusting ones among them."""
-        chosen: list[DefenceResult] = []
-        for result in self.ranking(f):
-            if sum(not before.trusting for before in chosen) == count:
-                break
-            chosen.append(result)
-        return chosen
+        ranking = self.ranking(f)
+        others = [place for place, result in enumerate(ranking) if not result.trusting]
+        return ranking[: others[count - 1] + 1] if len(others) >= count else ranking
 
     def noise(self, f: int) -> SeedNoise:
         """Return the scatter of the contenders' drops where they have several seeds, else of the unattacked runs."""

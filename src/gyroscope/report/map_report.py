@@ -69,7 +69,7 @@ def _verdict(maps: MapPair, f: int) -> str:
     if undefended:
         text.append(f"Without a defence the worst attack costs {points(max(undefended))}.")
     text.append(_noise_text(noise))
-    if noise.known and others:
+    if others and not math.isnan(noise.deviation):
         text.append(_near_text(first, others, noise))
     tried = {(r.defence, r.placement) for r in ranking if r.seeds >= first.seeds}  # one lucky seed does not win
     candidates = [r for r in maps.final.defences if r.f == f and (r.defence, r.placement) in tried]
@@ -87,18 +87,18 @@ def _verdict(maps: MapPair, f: int) -> str:
 
 def _noise_text(noise: SeedNoise) -> str:
     runs = "one seed per cell" if noise.seeds == 1 else f"{noise.seeds} seeds per cell of the best"
-    if not noise.known:
+    if math.isnan(noise.deviation):
         return f"This rests on {runs}; how far drops scatter from seed to seed is not known."
     unattacked = "the differences of two unattacked runs (attacked ones certainly more) scatter"
     where = "their drops scatter" if noise.of_attacked else unattacked
     return (
         f"This rests on {runs}: {where} by {noise.deviation:.1f} points from seed to seed, so that two worst "
-        f"cases less than {noise.indistinct:.1f} points apart cannot be told apart."
+        f"cases less than {noise.indistinct(noise.seeds, noise.seeds):.1f} points apart cannot be told apart."
     )
 
 
 def _near_text(first: DefenceResult, others: Sequence[DefenceResult], noise: SeedNoise) -> str:
-    near = sum(r.worst.drop - first.worst.drop <= noise.between(len(first.seeds), len(r.seeds)) for r in others)
+    near = sum(r.worst.drop - first.worst.drop <= noise.indistinct(len(first.seeds), len(r.seeds)) for r in others)
     if not near:
         return "No other defence is that near."
     number = "1 other defence is" if near == 1 else f"{near} other defences are"

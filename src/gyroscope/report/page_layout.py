@@ -42,7 +42,7 @@ def in_order(setups: Iterable[SetupResult]) -> list[SetupResult]:
     def key(setup: SetupResult) -> tuple[Any, ...]:
         c = setup.config
         return (
-            _rank(c.task, TASKS), _attack_rank(c.attack), -c.byzantine, rate_rank(c.lr), _rank(c.momentum, PLACES),
+            _rank(c.task, TASKS), _rank(c.attack, ATTACKS), -c.byzantine, rate_rank(c.lr), _rank(c.momentum, PLACES),
             _rank(c.rule, RULES), c.to_toml(),
         )  # fmt: skip
 
@@ -54,13 +54,10 @@ def rate_rank(lr: str | float | None) -> tuple[float, str]:
     return (-Schedule.parse(lr).at(0), str(lr)) if lr is not None else (0.0, "")
 
 
-def _attack_rank(attack: str) -> tuple[int, str]:
-    return _rank(attack, ATTACKS) if attack != NO_ATTACK else (len(ATTACKS) + 1, "")
-
-
 def _rank(spec: str, known: Iterable[str]) -> tuple[int, str]:
+    """Return a sort key in the order of the table, then what it does not list, then the absence of an attack."""
     order, name = list(known), spec.partition(":")[0]
-    return (order.index(name) if name in order else len(order), spec)
+    return (order.index(name) if name in order else len(order) + (known is ATTACKS and spec == NO_ATTACK), spec)
 
 
 def rate_text(lr: str | float | None) -> str:
@@ -152,7 +149,7 @@ def placement_blocks(lines: Sequence[Summary], fields: Sequence[str], kind: str)
         lines, kind, curves,
         block=lambda c: (c.task, c.rule, c.byzantine),
         title=lambda c: f"{c.task} · {c.rule} · {_unless_none(c, f'f = {c.byzantine}')}",
-        column=lambda c: (_attack_rank(c.attack), _unless_none(c, c.attack)),
+        column=lambda c: (_rank(c.attack, ATTACKS), _unless_none(c, c.attack)),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gyroscope.experiments.grid import BASELINE, PLACES, PaperKey, is_from_paper
+from gyroscope.experiments.grid import BASELINE, PAPER, PLACES, PaperKey, is_from_paper
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.tasks import TASKS
@@ -98,10 +98,9 @@ class PaperResults:
 
         Krum against `empire` with half of the workers Byzantine, the paper's own exception, is left out.
         """
-        half = {"mnist": 24, "cifar10": 11}[task]
         found = []
         for key, server in self.attacked(task, rescored=False).items():
-            if key.place == "server" and (key.rule, key.attack, key.f) != ("krum", "empire", half):
+            if key.place == "server" and (key.rule, key.attack, key.f) != ("krum", "empire", PAPER[task][0]):
                 workers = self._setups.get(dataclasses.replace(key, place="workers"))
                 if workers and workers.config == dataclasses.replace(server.config, momentum="workers"):
                     found.append((server, workers))
@@ -189,11 +188,14 @@ def _differences(results: PaperResults, first: PaperKey, second: PaperKey, final
     return [100 * (getattr(two[seed], name) - getattr(one[seed], name)) for seed in seeds]
 
 
+def mean_text(numbers: Sequence[float]) -> str:
+    """Return `12.3 ± 0.4`: mean and standard deviation, which is 0 for a single number."""
+    return f"{statistics.fmean(numbers):.1f} ± {statistics.stdev(numbers) if len(numbers) > 1 else 0.0:.1f}"
+
+
 def labelled(values: Mapping[str, Sequence[float]]) -> str:
     """Return `krum 12.3 ± 0.4, median ...`: mean and standard deviation by label."""
-    deviations = (statistics.stdev(numbers) if len(numbers) > 1 else 0.0 for numbers in values.values())
-    texts = zip(values, map(statistics.fmean, values.values()), deviations, strict=True)
-    return ", ".join(f"{label} {mean:.1f} ± {deviation:.1f}".lstrip() for label, mean, deviation in texts)
+    return ", ".join(f"{label} {mean_text(numbers)}".lstrip() for label, numbers in values.items())
 
 
 def in_pairs(means: Sequence[float]) -> Iterator[tuple[float, float]]:

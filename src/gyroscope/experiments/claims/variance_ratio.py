@@ -47,16 +47,19 @@ def _orders_too_high(results: PaperResults) -> tuple[str, bool]:
     return f"x{middle:.0f} (from x{low:.0f} to x{high:.0f})", 10 <= middle <= 100
 
 
-def _attacked_runs(results: PaperResults) -> list[RunResult]:
-    """Return the attacked runs of both tasks without rescoring, which is not among the paper's 400."""
-    setups = [setup for task in ("mnist", "cifar10") for setup in results.attacked(task, rescored=False).values()]
+def _attacked_runs(
+    results: PaperResults, tasks: Sequence[str] = ("mnist", "cifar10"), rescored: bool = False
+) -> list[RunResult]:
+    """Return the attacked runs of these tasks; by default without rescoring, which is not among the paper's 400."""
+    setups = [setup for task in tasks for setup in results.attacked(task, rescored).values()]
     if not setups:
-        raise MissingRunsError("any attack")
+        raise MissingRunsError(f"{' or '.join(tasks)} under attack")
     return [run for setup in setups for run in setup.runs]
 
 
 def _straight_first(results: PaperResults) -> tuple[str, bool]:
-    straight = {rate: [_starts_straight(run) for key, run in _mnist_runs(results) if key.lr == rate] for rate in RATES}
+    runs = [(PaperKey.of(run.config).lr, run) for run in _attacked_runs(results, ["mnist"], rescored=True)]
+    straight = {rate: [_starts_straight(run) for lr, run in runs if lr == rate] for rate in RATES}
     text = ", ".join(f"rate {rate:g}: {sum(runs)} of {len(runs)} runs" for rate, runs in straight.items())
     everything = list(itertools.chain(*straight.values()))
     return text, sum(everything) >= 0.95 * len(everything)
@@ -70,17 +73,10 @@ def _starts_straight(run: RunResult) -> bool:
 
 
 def _oscillates(results: PaperResults) -> tuple[str, bool]:
-    runs = [run for _, run in _mnist_runs(results) if useless_from(run) == math.inf]
+    runs = [run for run in _attacked_runs(results, ["mnist"], rescored=True) if useless_from(run) == math.inf]
     late = [run.metrics["straightness"].iloc[50:] for run in runs]
     good = sum(bool((values > 0).any() and (values < 0).any()) for values in late)
     return f"{good} of {len(runs)} runs", good >= 0.95 * len(runs)
-
-
-def _mnist_runs(results: PaperResults) -> list[tuple[PaperKey, RunResult]]:
-    setups = results.attacked("mnist")
-    if not setups:
-        raise MissingRunsError("mnist under attack")
-    return [(key, run) for key, setup in setups.items() for run in setup.runs]
 
 
 def _ratio_lower_at_workers(results: PaperResults) -> tuple[str, bool]:

