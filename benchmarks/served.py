@@ -97,8 +97,8 @@ def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: 
 def _rows_have_come(server: Server) -> None:
     """Workers are asked for the next rows while a round is still measured. What they take belongs to the round."""
     assert server._workers
-    for each in server._workers.links:
-        if each.pipe and each.told:
+    for each in server._workers.handles:
+        if each.pipe and each.asked == server._workers._asked:
             each.pipe.poll(PATIENCE.total_seconds())
 
 

@@ -148,12 +148,6 @@ def test_more_samples_than_there_are_cannot_be_held(tmp_path: Path) -> None:
         gy.Config(trusted=-1)
 
 
-def test_a_placement_that_switches_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'adaptive' shows the rule now gradients, now accumulated ones"):
-        gy.train(config("zeno", momentum="adaptive"), out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_momentum_elsewhere_leaves_the_servers_own_accumulated() -> None:
     """Worker processes accumulate by themselves; the server's samples need the momentum that those have."""
     run = run_of("fltrust", momentum="workers")

@@ -31,7 +31,7 @@ from gyroscope.research.asynchronous.counterfactual import CounterfactualFilter,
 from gyroscope.research.asynchronous.filters import Arrival
 from gyroscope.research.asynchronous.participants import AsyncServer, AsyncWorkers
 from gyroscope.runs import run_dir, setup
-from gyroscope.runs.callbacks import Callback, Callbacks
+from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.runs.loop import TrainingLoop
 from gyroscope.runs.result import Result
@@ -82,12 +82,12 @@ def train(
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
     loaded = task or tasks.parse(resolved.task).load(resolved.data_dir, bool(callbacks))
-    run, callback = AsyncRun(resolved, loaded), Callbacks(*callbacks)
+    run = AsyncRun(resolved, loaded)
     if out is None:
-        result = run.go(None, callback, stop)
+        result = run.go(None, callbacks, stop)
     else:
         with RunDirectory.create(out, run.config, run.columns(run.config), overwrite=overwrite) as directory:
-            result = run.go(directory, callback, stop)
+            result = run.go(directory, callbacks, stop)
     assert isinstance(result, AsyncResult)
     return result
 
