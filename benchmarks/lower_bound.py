@@ -51,7 +51,7 @@ def mnist_run(task: tasks.Task) -> tuple[list[Line], Stopwatch]:
         RunDirectory.create(Path(folder) / "run", run.config, run.columns(run.config)) as directory,
     ):
         begin = time.perf_counter()
-        run.go(directory, beside, lambda: False, clock)
+        run.go(directory, [beside], lambda: False, clock)
         seconds = time.perf_counter() - begin - beside.aside
     torch.set_num_threads(threads)
     rate = spread([2.0 * SIDE**3 / value for value in beside.square])

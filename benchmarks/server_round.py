@@ -100,8 +100,8 @@ def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: 
 def _rows_have_come(server: Server) -> None:
     """Wait for the next rows, which the server requests while it still measures a round: they belong to that round."""
     assert server._workers
-    for each in server._workers.links:
-        if each.pipe and each.told:
+    for each in server._workers.handles:
+        if each.pipe and each.asked == server._workers._asked:
             each.pipe.poll(PATIENCE.total_seconds())
 
 

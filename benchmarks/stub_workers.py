@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope.distributed.protocol import ANSWER, Message, Offer, PrefixStore, TCPStore
-from gyroscope.distributed.worker import Calculator, Worker
+from gyroscope.distributed.worker import RowComputer, Worker
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=5)
@@ -95,8 +95,8 @@ def row_of(number: int, d: int) -> Tensor:
     return torch.randn(d, generator=torch.Generator().manual_seed(number))
 
 
-class _StubCalculator(Calculator):
-    """A calculator whose row is ready before the server asks for it."""
+class _StubComputer(RowComputer):
+    """Has its row ready before the server asks for it."""
 
     def __init__(self, offer: Offer, number: int) -> None:
         self.offer, self.number, self.d = offer, number, offer.dimension
@@ -104,7 +104,7 @@ class _StubCalculator(Calculator):
         self.row = row_of(number, self.d)
         self.filled: Message | None = None
 
-    def take_up(self, memory: Tensor | None) -> None: ...
+    def load_momentum(self, momentum: Tensor | None) -> None: ...
 
     def answer(self, step: int, parameters: Tensor, answer: Message) -> None:
         if answer is not self.filled:
@@ -114,5 +114,5 @@ class _StubCalculator(Calculator):
 
 
 class _StubWorker(Worker):
-    def make_calculator(self, offer: Offer) -> Calculator:
-        return _StubCalculator(offer, self.number)
+    def make_computer(self, offer: Offer) -> RowComputer:
+        return _StubComputer(offer, self.number)

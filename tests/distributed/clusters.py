@@ -1,7 +1,7 @@
 """A server and its workers as real processes, and workers that misbehave at given steps.
 
-Nothing here depends on how fast the machine is: where a test wants to do something at a certain step, the workers wait
-at a *gate*, which is a file that the test makes once it is done.
+Nothing here depends on how fast the machine is: to do something at a certain step, a test lets the workers wait at a
+*gate*, which is a file that the test creates once it is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from launching import PATIENCE, Finished, Started, start
 
 from gyroscope.distributed.worker import Worker
 
-# Every process here needs these. Where the processes' common ancestor runs already, they only start more slowly.
+# Every process here needs these. If the forkserver runs already, the processes only start more slowly.
 launching._context.set_forkserver_preload(
     [
         "gyroscope.cli",
@@ -33,13 +33,13 @@ launching._context.set_forkserver_preload(
 )
 
 Faults = Mapping[int, str]
-"""What a worker does wrong, by step."""
+"""The fault of a worker at each step."""
 
 DEADLINE = 2.0
 
 
 class FaultyWorker(Worker):
-    """Speaks the protocol, waits at gates, and misbehaves once at each of the given steps."""
+    """A worker that waits at gates, and misbehaves once at each of the given steps."""
 
     folder: Path
     gates: tuple[int, ...] = ()
@@ -47,60 +47,65 @@ class FaultyWorker(Worker):
     poisoned: int | None = None
     """The number of a training sample that is NaN in this worker's data."""
 
-    def make_calculator(self, offer: Any) -> Any:
-        calculator = super().make_calculator(offer)
+    def make_computer(self, offer: Any) -> Any:
+        computer = super().make_computer(offer)
         if self.poisoned is not None:
-            calculator.worker.data.inputs[self.poisoned] = float("nan")
-        return calculator
+            computer.worker.data.inputs[self.poisoned] = float("nan")
+        return computer
 
-    def reply(self, wire: Any, answer: Any, step: int) -> None:
+    def reply(self, connection: Any, answer: Any, step: int) -> None:
         if step in self.gates:
             (self.folder / f"reached-{step}-{self.number}").touch()
             wait_for(lambda: (self.folder / f"open-{step}").exists())
         fault = self.faults.pop(step, "none")
-        getattr(self, "_" + fault.replace("-", "_"))(wire, answer, step)
+        getattr(self, "_" + fault.replace("-", "_"))(connection, answer, step)
 
-    def _none(self, wire: Any, answer: Any, step: int) -> None:
-        super().reply(wire, answer, step)
+    def _none(self, connection: Any, answer: Any, step: int) -> None:
+        super().reply(connection, answer, step)
 
-    def _nan(self, wire: Any, answer: Any, step: int) -> None:
+    def _nan(self, connection: Any, answer: Any, step: int) -> None:
         answer.values.fill_(float("nan"))
-        super().reply(wire, answer, step)
+        super().reply(connection, answer, step)
 
-    def _slow(self, wire: Any, answer: Any, step: int) -> None:
+    def _slow(self, connection: Any, answer: Any, step: int) -> None:
         time.sleep(1.5 * DEADLINE)
-        super().reply(wire, answer, step)
+        super().reply(connection, answer, step)
 
-    def _replay(self, wire: Any, answer: Any, step: int) -> None:
+    def _replay(self, connection: Any, answer: Any, step: int) -> None:
         answer.seal(4, step - 2, self.number, 0.0)
-        super().reply(wire, answer, step)
+        super().reply(connection, answer, step)
 
-    def _twice(self, wire: Any, answer: Any, step: int) -> None:
-        super().reply(wire, answer, step)
-        super().reply(wire, answer, step)
+    def _twice(self, connection: Any, answer: Any, step: int) -> None:
+        super().reply(connection, answer, step)
+        super().reply(connection, answer, step)
 
-    def _impostor(self, wire: Any, answer: Any, step: int) -> None:
+    def _no_step(self, connection: Any, answer: Any, step: int) -> None:
+        super().reply(connection, answer, step)
+        answer.seal(4, -1, self.number, 0.0)
+        super().reply(connection, answer, step)
+
+    def _impostor(self, connection: Any, answer: Any, step: int) -> None:
         answer.seal(4, step, self.number - 1, 0.0)
-        super().reply(wire, answer, step)
+        super().reply(connection, answer, step)
 
-    def _short(self, wire: Any, answer: Any, step: int) -> None:
-        self._raw(wire, answer.buffer[:1000].clone())
+    def _short(self, connection: Any, answer: Any, step: int) -> None:
+        self._raw(connection, answer.buffer[:1000].clone())
 
-    def _half(self, wire: Any, answer: Any, step: int) -> None:
+    def _half(self, connection: Any, answer: Any, step: int) -> None:
         import torch
 
         head, tail = answer.buffer[:48], answer.buffer[-16:]
-        self._raw(wire, torch.cat([head, answer.values.half().view(torch.uint8), tail]))
+        self._raw(connection, torch.cat([head, answer.values.half().view(torch.uint8), tail]))
 
-    def _long(self, wire: Any, answer: Any, step: int) -> None:
+    def _long(self, connection: Any, answer: Any, step: int) -> None:
         import torch
 
-        self._raw(wire, torch.cat([answer.buffer, answer.buffer]))
+        self._raw(connection, torch.cat([answer.buffer, answer.buffer]))
 
-    def _raw(self, wire: Any, content: Any) -> None:
+    def _raw(self, connection: Any, content: Any) -> None:
         from datetime import timedelta
 
-        wire._group.send([content], 0, 0).wait(timedelta(seconds=20))
+        connection._group.send([content], 0, 0).wait(timedelta(seconds=20))
 
 
 def run_worker(
@@ -109,7 +114,7 @@ def run_worker(
     from gyroscope._core.errors import LinkError
 
     host, _, port = address.rpartition(":")
-    worker = FaultyWorker(host, int(port), number, patience=60, told=lambda text: print(text, flush=True))
+    worker = FaultyWorker(host, int(port), number, patience=60, report=lambda text: print(text, flush=True))
     worker.folder, worker.gates, worker.faults, worker.poisoned = Path(folder), gates, dict(faults), poisoned
     try:
         worker.work()
@@ -120,7 +125,7 @@ def run_worker(
 
 
 class Cluster:
-    """One run with a server and worker processes. Use it in a `with` block: nothing outlives that."""
+    """One run with a server and worker processes, all of which end with the `with` block."""
 
     def __init__(
         self, folder: Path, *options: object, workers: int = 5, gates: Iterable[int] = (), out: Path | None = None
@@ -142,7 +147,7 @@ class Cluster:
                 process.kill()
 
     def serve(self, *options: object, resume: bool = False, deadline: float = DEADLINE) -> None:
-        """Start the server, or start it again on the same port."""
+        """Start the server, or restart it on the same port."""
         what = ["--resume", self.out] if resume else ["--out", self.out, *self.options]
         self.server = start("serve", *what, *options, "--deadline", deadline, "--port", self.address.rpartition(":")[2])
         said = self.server.files / "err"
@@ -170,7 +175,7 @@ class Cluster:
         return process
 
     def at_gate(self, step: int, *numbers: int) -> None:
-        """Wait until these workers (all, if none is named) are at the gate."""
+        """Wait until these workers (by default all) are at the gate."""
         for number in numbers or range(self.count):
             wait_for(lambda number=number: (self.folder / f"reached-{step}-{number}").exists(), self.server)
 
@@ -201,7 +206,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def wait_for(happened: Callable[[], bool], needed: Started | None = None) -> None:
-    """Poll until it has happened; an error where it takes too long, or where a process that it needs has ended."""
+    """Poll until it has happened; raise where it takes too long, or where a process that it needs has ended."""
     begun = time.monotonic()
     while not happened():
         if needed is not None and not needed.running and not happened():

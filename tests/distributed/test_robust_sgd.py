@@ -225,7 +225,7 @@ MESSAGES = {
     "types": "one floating-point type and one device, got torch.float32 on cpu, torch.float64 on cpu",
     "all frozen": "no parameters to train",
     "trusted": "the rule nnm.fltrust needs a gradient at samples that the server itself holds, and RobustSGD has no",
-    "other rank's state": r"rank \d cannot go on from the state of rank \d: each rank has a momentum of its own",
+    "other rank's state": r"rank \d cannot continue from the state of rank \d: each rank has its own momentum",
     "other momentum's state": r"holds \['server'\], but momentum at 'workers' needs \['workers'\]",
     "other model's state": r"has the shape \(2,\), its parameter \(1,\)",
 }

@@ -15,7 +15,7 @@ from launching import gyroscope, lines, start
 
 import gyroscope as gy
 from gyroscope._core.errors import ConfigError, LinkError
-from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, Message, Offer, UnfitError
+from gyroscope.distributed.protocol import ANSWER, EVERYBODY, ROUND, VERSION, MalformedMessageError, Message, Offer
 from gyroscope.distributed.server.parameter_server import Server, ServerOptions
 
 OF_SAMPLED = {"straightness", "omega", "lambda", "decrease_holds", "ratio_sampled"}
@@ -202,10 +202,10 @@ def test_a_message_is_read_only_if_it_is_complete_and_for_us() -> None:
     assert (head.step, head.worker, head.loss) == (2**40, 3, 0.25)
     assert message.values.isnan().tolist() == [False, True, False, False, False]
     for kinds, worker, why in (((ROUND,), 3, "out of place"), ((ANSWER,), 4, "from worker 3")):
-        with pytest.raises(UnfitError, match=why):
+        with pytest.raises(MalformedMessageError, match=why):
             message.read(kinds, worker)
     message.seal(ANSWER, 1, EVERYBODY)
-    with pytest.raises(UnfitError, match="from worker -1"):
+    with pytest.raises(MalformedMessageError, match="from worker -1"):
         message.read((ANSWER,), 3)
     message.seal(ROUND, 1, EVERYBODY)
     assert message.read((ROUND,), 3).step == 1
@@ -214,7 +214,7 @@ def test_a_message_is_read_only_if_it_is_complete_and_for_us() -> None:
     for size in range(len(full)):  # gloo writes what came, and leaves the rest as it was
         message.wipe()
         message.buffer[:size] = full[:size]
-        with pytest.raises(UnfitError):
+        with pytest.raises(MalformedMessageError):
             message.read((ANSWER,), 3)
 
 

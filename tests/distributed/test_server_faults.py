@@ -46,7 +46,17 @@ def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
     gates = (18, 24, 30, 34)
     with Cluster(tmp_path, *OPTIONS, gates=gates) as cluster:
         cluster.faults = {
-            FAULTY: {2: "nan", 4: "short", 6: "half", 8: "impostor", 10: "replay", 14: "twice", 20: "slow", 26: "long"}
+            FAULTY: {
+                2: "nan",
+                3: "no-step",
+                4: "short",
+                6: "half",
+                8: "impostor",
+                10: "replay",
+                14: "twice",
+                20: "slow",
+                26: "long",
+            }
         }
         cluster.serve("--grace", 60)
         cluster.join()
@@ -65,6 +75,7 @@ def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
         assert [process.end().code for process in cluster.workers.values()] == [0] * 5
         assert_learned(cluster, fault_free)
         assert details(cluster, "not finite", 2)
+        assert "answers step -1" in details(cluster, "rejected")
         assert "too short" in details(cluster, "rejected", 4)
         assert "too short" in details(cluster, "rejected", 6)
         assert "from worker 3" in details(cluster, "rejected", 8)

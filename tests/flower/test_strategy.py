@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,12 +18,22 @@ from memory_grid import STUCK, MemoryGrid, Node, arrays_of, reply_with, server_r
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError
-from gyroscope.integrations.flower import CarefulGrid, Event, RobustStrategy, TooFewRepliesError
+from gyroscope.integrations.flower import CarefulGrid, RobustStrategy, TooFewRepliesError
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)
 BIAS = np.array([0.5, -0.5], dtype=np.float32)
 COUNT = np.array(7, dtype=np.int64)
 BAD = 5
+
+
+class Event(NamedTuple):
+    """The arguments of `on_event`."""
+
+    step: int
+    event: str
+    worker: int | None
+    detail: str
+    who: str
 
 
 def beginning() -> ArrayRecord:
@@ -52,7 +62,7 @@ def federation(bad: Node | None, honest_ones: int = 4) -> MemoryGrid:
 
 
 def changed(**arrays: Any) -> Node:
-    """An honest reply in which some arrays are others; None leaves one out."""
+    """A node whose reply is honest except for these arrays; None leaves one out."""
 
     def node(message: Message) -> Message:
         content = {**trained(message, BAD), **arrays}
@@ -132,7 +142,7 @@ def run(
 ) -> tuple[dict[str, Any], list[Event], Any]:
     events: list[Event] = []
     settings = {"f": 1, "n": 5, "gathering": 0.0, **settings}
-    strategy = RobustStrategy(rule, on_event=events.append, **settings)
+    strategy = RobustStrategy(rule, on_event=lambda *facts: events.append(Event(*facts)), **settings)
     result = strategy.start(grid, beginning(), rounds, timeout)
     return {name: array.numpy() for name, array in result.arrays.items()}, events, result
 
@@ -148,7 +158,7 @@ def moved(arrays: dict[str, Any]) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize("kind", BAD_NODES)
 @pytest.mark.parametrize("rule", ["krum", "median"])
-def test_a_bad_reply_is_told_and_left_out(kind: str, rule: str) -> None:
+def test_a_bad_reply_is_reported_and_left_out(kind: str, rule: str) -> None:
     node, reason = BAD_NODES[kind]
     begun = time.monotonic()
     arrays, events, _ = run(federation(node), rule=rule, timeout=0.3 if "no reply" in reason else 60.0)
@@ -157,9 +167,9 @@ def test_a_bad_reply_is_told_and_left_out(kind: str, rule: str) -> None:
     np.testing.assert_allclose(moved(arrays), expected(rule), rtol=1e-5)
     assert arrays["count"] == 8 and arrays["count"].dtype == np.int64
     (rejected,) = (event for event in events if event.event == "rejected")
-    assert (rejected.round, rejected.node, rejected.seat) == (1, BAD, 4)
-    assert reason in rejected.reason
-    assert len(rejected.reason) < 250 and "\n" not in rejected.reason
+    assert (rejected.step, rejected.who, rejected.worker) == (0, f"node {BAD}", 4)
+    assert reason in rejected.detail
+    assert len(rejected.detail) < 250 and "\n" not in rejected.detail
 
 
 @pytest.mark.parametrize("value", [3e38, -3e38, 1e30])
@@ -211,7 +221,8 @@ def test_too_few_replies_skip_the_round_and_change_nothing() -> None:
     arrays, events, result = run(grid, rounds=3, timeout=0.5)
     np.testing.assert_allclose(moved(arrays), 2 * expected("krum"), rtol=1e-4)
     (skipped,) = (event for event in events if event.event == "skipped")
-    assert skipped.round == 2 and "3 valid replies, but n - f = 4" in skipped.reason
+    assert (skipped.step, skipped.worker, skipped.who) == (1, None, "")
+    assert "3 valid replies, but n - f = 4" in skipped.detail
     assert [result.train_metrics_clientapp[number]["skipped"] for number in (1, 2, 3)] == [0, 1, 0]
 
 
@@ -229,7 +240,7 @@ def test_patience_begins_anew_after_a_good_round() -> None:
     grid = federation(silent)
     grid.nodes[4] = every_other
     _, events, _ = run(grid, rounds=5, timeout=0.3, patience=2)
-    assert [event.round for event in events if event.event == "skipped"] == [1, 3, 5]
+    assert [event.step for event in events if event.event == "skipped"] == [0, 2, 4]
 
 
 def test_nobody_there_is_an_error_that_says_so() -> None:
@@ -244,7 +255,7 @@ def test_a_rule_without_resilience_skips_instead_of_spreading_what_overflows() -
     grid.nodes[4] = bad
     arrays, events, _ = run(grid, rule="average")
     assert np.array_equal(moved(arrays), np.zeros(8))
-    assert "not finite" in events[-1].reason
+    assert "not finite" in events[-1].detail
 
 
 def test_rules_can_be_objects_and_infeasible_ones_are_refused_at_once() -> None:
@@ -256,11 +267,11 @@ def test_rules_can_be_objects_and_infeasible_ones_are_refused_at_once() -> None:
         RobustStrategy("krum", f=1, n=5, patience=0)
 
 
-def test_metrics_are_medians_that_a_liar_cannot_shift() -> None:
-    def liar(message: Message) -> Message:
+def test_metrics_are_medians_that_a_byzantine_node_cannot_shift() -> None:
+    def byzantine(message: Message) -> Message:
         return reply_with(message, trained(message, BAD), loss=1e30, invented=1.0, nonsense=float("nan"))
 
-    _, _, result = run(federation(liar))
+    _, _, result = run(federation(byzantine))
     metrics = result.train_metrics_clientapp[1]
     assert metrics["loss"] == 3.0
     assert "invented" not in metrics and "nonsense" not in metrics
@@ -286,16 +297,16 @@ def test_momentum_at_the_server_accumulates_what_the_rule_returns() -> None:
     np.testing.assert_allclose(moved(arrays), (1 + 1.5 + 1.75) * moved(once), rtol=1e-4)
 
 
-def test_a_rule_remembers_from_round_to_round_but_not_from_run_to_run() -> None:
+def test_a_rule_keeps_its_state_from_round_to_round_but_not_from_run_to_run() -> None:
     rule = rules.CenteredClipping(tau=0.1, start="zero")
     strategy = RobustStrategy(rule, f=1, n=5, gathering=0.0)
     for _ in range(2):
         result = strategy.start(federation(honest(BAD)), beginning(), 3, 60.0)
-        memory: rules.RuleState = {}
+        state: rules.RuleState = {}
         start = np.concatenate([WEIGHT.reshape(-1), BIAS])
         for step in range(3):
             rows = torch.from_numpy(np.stack([update(node) for node in range(1, 6)]))
-            (vector, _), memory = rule.step(rows, 1, rules.RuleContext(step, 0, memory))
+            (vector, _), state = rule.step(rows, 1, rules.RuleContext(step, 0, state))
             start = start + vector.numpy()
         weight = result.arrays["weight"].numpy()
         np.testing.assert_allclose(weight.reshape(-1), start[:6], rtol=1e-4)
@@ -306,7 +317,7 @@ def test_a_rule_that_needs_a_trusted_gradient_is_refused_at_once() -> None:
         RobustStrategy("fltrust", f=1, n=5)
 
 
-def test_of_more_nodes_than_n_a_choice_is_asked_and_seats_are_kept() -> None:
+def test_of_more_nodes_than_n_a_choice_is_asked_and_nodes_keep_their_rows() -> None:
     grid = MemoryGrid({node: honest(node) for node in range(1, 9)})
     _, events, _ = run(grid, rounds=6)
     rounds: dict[int, list[int]] = {}
@@ -314,13 +325,13 @@ def test_of_more_nodes_than_n_a_choice_is_asked_and_seats_are_kept() -> None:
         rounds.setdefault(server_round(message), []).append(message.metadata.dst_node_id)
     assert all(len(set(nodes)) == 5 for nodes in rounds.values())
     assert len({tuple(nodes) for nodes in rounds.values()}) > 1
-    seats: dict[int, int] = {}
+    nodes: dict[int, int] = {}
     for number in range(1, 7):
         for event in events:
-            if event.round == number and event.seat is not None and event.node is not None:
-                seats[event.seat] = event.node
-        assert set(rounds[number]) == {node for node in seats.values() if node in rounds[number]}
-    assert set(seats) == set(range(5))
+            if event.step == number - 1 and event.worker is not None:
+                nodes[event.worker] = int(event.who.removeprefix("node "))
+        assert set(rounds[number]) == {node for node in nodes.values() if node in rounds[number]}
+    assert set(nodes) == set(range(5))
 
 
 def test_messages_expire_with_their_round() -> None:
@@ -329,16 +340,16 @@ def test_messages_expire_with_their_round() -> None:
     assert {message.metadata.ttl for message in grid.asked} == {17.0}
 
 
-def test_shares_are_told_by_seat() -> None:
-    told: list[Any] = []
-    run(federation(changed(bias=np.full(2, 3e38, np.float32))), on_weights=lambda *given: told.append(given))
-    ((number, shares),) = told
+def test_on_weights_receives_a_share_per_row() -> None:
+    received: list[Any] = []
+    run(federation(changed(bias=np.full(2, 3e38, np.float32))), on_weights=lambda *given: received.append(given))
+    ((number, shares),) = received
     assert number == 1 and shares[4] == 0.0 and sum(shares) == pytest.approx(1.0)
 
 
-def test_replies_that_nobody_asked_for_are_told_and_not_used() -> None:
+def test_replies_that_nobody_asked_for_are_reported_and_not_used() -> None:
     events: list[Event] = []
-    strategy = RobustStrategy("median", f=1, n=5, on_event=events.append)
+    strategy = RobustStrategy("median", f=1, n=5, on_event=lambda *facts: events.append(Event(*facts)))
     grid = federation(honest(BAD))
     messages = list(strategy.configure_train(1, beginning(), ConfigRecord(), grid))
     grid.push_messages(messages)
@@ -348,7 +359,10 @@ def test_replies_that_nobody_asked_for_are_told_and_not_used() -> None:
     stranger.metadata.__dict__["_src_node_id"] = 99
     arrays, _ = strategy.aggregate_train(1, [reply for reply in (*replies, replies[0], stranger) if reply])
     assert arrays is not None
-    assert [event.node for event in events if event.event == "rejected"] == [1, 99]
+    assert [(event.who, event.worker) for event in events if event.event == "rejected"] == [
+        ("node 1", 0),
+        ("node 99", None),
+    ]
 
 
 def test_arrays_without_floating_point_values_cannot_be_trained() -> None:
@@ -362,10 +376,12 @@ def test_half_precision_that_overflows_is_not_sent_on() -> None:
         return reply_with(message, {"w": np.full(2, 6e4, np.float16)})
 
     events: list[Event] = []
-    strategy = RobustStrategy("median", f=0, n=1, server_momentum=0.9, on_event=events.append)
+    strategy = RobustStrategy(
+        "median", f=0, n=1, server_momentum=0.9, on_event=lambda *facts: events.append(Event(*facts))
+    )
     # The first round goes to 6e4, near the largest float16; momentum would carry the second beyond it.
     result = strategy.start(MemoryGrid({1: node}), ArrayRecord({"w": Array(np.zeros(2, np.float16))}), 2)
-    assert [(event.round, event.event) for event in events] == [(1, "joined"), (2, "skipped")]
+    assert [(event.step, event.event) for event in events] == [(0, "joined"), (1, "skipped")]
     np.testing.assert_array_equal(result.arrays["w"].numpy(), np.full(2, 6e4, np.float16))
 
 
@@ -402,6 +418,6 @@ def test_a_connection_that_comes_back_loses_nothing() -> None:
 
 
 def test_json_is_enough_for_an_event() -> None:
-    """Events hold plain values: nothing of a stranger's objects lives on in them."""
+    """Events hold plain values: they keep no object of a stranger's reply alive."""
     _, events, _ = run(federation(unreadable))
-    assert all(json.dumps(vars(event)) for event in events)
+    assert all(json.dumps(event) for event in events)

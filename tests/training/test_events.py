@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from gyroscope.runs import events
-from gyroscope.runs.events import Events
+from gyroscope.runs.events import EventLog
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -14,20 +14,16 @@ def table(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_lines_are_there_as_soon_as_they_are_told(tmp_path: Path) -> None:
-    log = Events()
-    log.add(events.STARTED, None, "before there is a directory")
-    log.write_to(tmp_path)
-    log.step = 3
-    log.add(events.REJECTED, 4, "too short", "node 17")
-    again = Events()  # a resumed run
-    again.write_to(tmp_path)
-    again.step = 2
-    again.add(events.JOINED, 4)
+def test_events_can_be_read_at_once_and_a_resumed_run_appends(tmp_path: Path) -> None:
+    log = EventLog(tmp_path)
+    log.add(0, events.STARTED, None, "waiting for 5 workers")
+    log.add(3, events.REJECTED, 4, "too short", "node 17")
+    assert len(table(tmp_path)) == 2
+    EventLog(tmp_path).add(2, events.JOINED, 4)  # a resumed run
     lines = table(tmp_path)
     assert tuple(lines[0]) == ("time", "step", "event", "worker", "who", "detail") == events.COLUMNS
     assert [tuple(line.values())[1:] for line in lines] == [
-        ("0", "started", "", "", "before there is a directory"),
+        ("0", "started", "", "", "waiting for 5 workers"),
         ("3", "rejected", "4", "node 17", "too short"),
         ("2", "joined", "4", "", ""),
     ]
@@ -35,9 +31,7 @@ def test_lines_are_there_as_soon_as_they_are_told(tmp_path: Path) -> None:
 
 
 def test_a_strangers_text_stays_one_short_printable_line(tmp_path: Path) -> None:
-    log = Events()
-    log.write_to(tmp_path)
-    log.add(events.LOST, 0, 'a\nb\x1b[31m,"c' + "d" * 5000, "who\r\n" * 1000)
+    EventLog(tmp_path).add(7, events.LOST, 0, 'a\nb\x1b[31m,"c' + "d" * 5000, "who\r\n" * 1000)
     (line,) = table(tmp_path)
     assert line["detail"].startswith('a b [31m,"cddd') and len(line["detail"]) < 400
     assert line["who"].startswith("who who")

@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 import gyroscope as gy
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.training import Run
 from gyroscope.simulation import metrics
 from gyroscope.simulation.metrics import COLUMNS
-from gyroscope.simulation.round import Round, play
+from gyroscope.simulation.round import Round, play_round
 
 STEPS = 5
 SETTINGS = {
@@ -42,16 +44,17 @@ def tiny_task() -> gy.Task:
 
 @pytest.fixture(params=SETTINGS)
 def history(request: pytest.FixtureRequest) -> tuple[gy.Config, list[dict[str, object]], list[Round], list[object]]:
-    """(configuration, rows of the table, what happened, parameters before each step and at the end)."""
+    """Return the configuration, the rows of the table, the rounds, and the parameters before and after each step."""
     task = tiny_task()
     config = gy.Config(workers=9, batch=3, steps=STEPS, **SETTINGS[request.param]).resolve(task)
     table = gy.train(config, task=task).tables["metrics.csv"]
     run = Run(config, task)
     rounds, parameters = [], [run.parameters.double().numpy().copy()]
     for step in range(STEPS):
-        played = play(run.players, run.table, step)
-        copies = {name: getattr(played, name).clone() for name in ("sampled", "sent", "attack")}
-        rounds.append(dataclasses.replace(played, **copies))  # the round's own memory is used again
+        played = play_round(run.round_config, run.round_state, step, run.schedule.at(step))
+        copies = {"attack": played.attack.clone()}  # the round's memory is used again
+        copies |= {name: CachedMoments(getattr(played, name).rows.clone()) for name in ("sampled", "sent")}
+        rounds.append(dataclasses.replace(played, **copies))
         parameters.append(run.parameters.double().numpy().copy())
     return config, table, rounds, parameters  # type: ignore[return-value]
 
@@ -93,13 +96,6 @@ def decreases(means: list[numpy.ndarray], sigmas: list[float], mu: float) -> boo
     return straightness >= mu**2 * norm(momentum) ** 2 * (omega2 / norm(momentum) ** 2 / ratio - 1)
 
 
-def robust_estimates(rows: numpy.ndarray) -> tuple[numpy.ndarray, float]:
-    """(median, deviation), as the server of `adaptive` sees them, the lower of two middles."""
-    others = [[norm(a - b) ** 2 for j, b in enumerate(rows) if j != i] for i, a in enumerate(rows)]
-    middles = sorted(sorted(distances)[(len(distances) - 1) // 2] for distances in others)
-    return numpy.sort(rows, axis=0)[(len(rows) - 1) // 2], math.sqrt(middles[(len(rows) - 1) // 2] / 2)
-
-
 def expected_rows(
     config: gy.Config, rounds: list[Round], parameters: list[numpy.ndarray]
 ) -> list[dict[str, float | bool | None]]:
@@ -107,12 +103,11 @@ def expected_rows(
     mu, limit = config.mu, bound(config)
     means: list[numpy.ndarray] = []
     sigmas: list[float] = []
-    robust: list[tuple[numpy.ndarray, float]] = []
     expected: list[dict[str, float | bool | None]] = []
     before: dict[str, numpy.ndarray | None] = {}
     for t, played in enumerate(rounds):
-        sampled, sent, attack = (x.double().numpy() for x in (played.sampled, played.sent, played.attack))
-        aggregate = played.aggregate.vector.double().numpy()
+        vectors_of = (played.sampled.rows, played.sent.rows, played.attack, played.update.aggregate.vector)
+        sampled, sent, attack, aggregate = (x.double().numpy() for x in vectors_of)
         vectors = {
             "sampled": sampled.mean(axis=0),
             "sent": sent.mean(axis=0),
@@ -152,13 +147,9 @@ def expected_rows(
         row["omega"] = math.sqrt(omegas2[t])
         row["lambda"] = norm(momenta[t])
         row["decrease_holds"] = decreases(means, sigmas, mu)
-        robust.append(robust_estimates(numpy.concatenate([sampled, attack])))
-        row["at_workers"] = {
-            "adaptive": decreases([mean for mean, _ in robust], [sigma for _, sigma in robust], mu),
-            "adaptive-oracle": row["decrease_holds"],
-        }.get(config.momentum)
+        row["at_workers"] = None  # a column of variants
         row["distance_from_start"] = norm(parameters[t + 1] - parameters[0])
-        weight = played.aggregate.weight
+        weight = played.update.weight
         row["byzantine_share"] = None if weight is None else float(weight[len(sampled) :].sum())
         expected.append(row)
         before = vectors
@@ -190,22 +181,21 @@ def test_the_update_is_the_aggregate_with_momentum_after_it(history: tuple) -> N
     config, table, rounds, parameters = history
     momentum = numpy.zeros_like(parameters[0])
     for t, played in enumerate(rounds):
-        aggregate = played.aggregate.vector.double().numpy()
-        momentum = aggregate if played.at_workers else config.mu * momentum + aggregate
-        after = config.momentum == "server" or played.at_workers is False
-        direction = momentum if after else aggregate
+        aggregate = played.update.aggregate.vector.double().numpy()
+        momentum = config.mu * momentum + aggregate
+        direction = momentum if config.momentum == "server" else aggregate
         numpy.testing.assert_allclose(parameters[t + 1], parameters[t] - table[t]["lr"] * direction, atol=1e-5)
 
 
 def test_honest_workers_send_momentum_only_if_it_is_theirs(history: tuple) -> None:
     config, _, rounds, _ = history
-    memory = 0.0
+    momentum = 0.0
     for played in rounds:
-        sampled = played.sampled.double()
-        memory = sampled + config.mu * memory
-        sent = sampled + config.mu * memory if config.nesterov else memory
-        wanted = sent if config.momentum == "workers" or played.at_workers else sampled
-        torch.testing.assert_close(played.sent.double(), wanted, rtol=1e-5, atol=1e-6)
+        sampled = played.sampled.rows.double()
+        momentum = sampled + config.mu * momentum
+        sent = sampled + config.mu * momentum if config.nesterov else momentum
+        wanted = sent if config.momentum == "workers" else sampled
+        torch.testing.assert_close(played.sent.rows.double(), wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_a_single_honest_worker_has_no_deviation() -> None:
@@ -215,14 +205,15 @@ def test_a_single_honest_worker_has_no_deviation() -> None:
         assert row[name] is None, f"{name} does not exist: an empty cell, like the others"
 
 
-def test_the_memory_of_the_recursions_does_not_grow() -> None:
+def test_the_state_of_the_recursions_does_not_grow() -> None:
     task = tiny_task()
     run = Run(gy.Config(workers=5, batch=3, steps=9).resolve(task), task)
     sizes = []
     for step in range(9):
-        played = play(run.players, run.table, step)
-        _, run.memory = metrics.measure(played, run.parameters, run.memory, None)
-        kept = [run.memory.start, run.memory.trajectory.past, *run.memory.previous.values()]
+        played = play_round(run.round_config, run.round_state, step, run.schedule.at(step))
+        _, state = metrics.measure(played, run.parameters, run.metrics_state, None)
+        run.metrics_state = state
+        kept = [state.start, state.trajectory.past, *state.previous.values()]
         sizes.append(sum(tensor.untyped_storage().nbytes() for tensor in kept))
     assert sizes[-1] == sizes[1]
 
@@ -239,15 +230,12 @@ def test_steps_that_are_measured_say_the_same_when_others_are_not(setting: str, 
     assert some.tables["evaluations.csv"] == whole.tables["evaluations.csv"]
 
 
-def test_the_progress_is_told_of_steps_that_are_not_measured() -> None:
+def test_callbacks_receive_the_steps_that_are_not_measured() -> None:
     steps = []
 
-    class Watching:
-        def begin(self, title: str, step: int, steps: int) -> None: ...
-        def evaluated(self, step: int, accuracy: float) -> None: ...
-        def end(self) -> None: ...
-        def step(self, row: dict[str, metrics.Number]) -> None:
+    class Watching(Callback):
+        def step(self, row: Row) -> None:
             steps.append(row["step"])
 
-    gy.train(gy.Config(workers=5, batch=3, steps=6, measure_every=4), task=tiny_task(), progress=Watching())
+    gy.train(gy.Config(workers=5, batch=3, steps=6, measure_every=4), task=tiny_task(), callbacks=[Watching()])
     assert steps == [0, 1, 2, 3, 4, 5]

@@ -300,6 +300,22 @@ def test_a_read_only_disk_is_one_message(small_disk: Path) -> None:
         assert finished.code == 0 if finished.out else finished.code == 2
 
 
+# -- older tables ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_begun_before_a_column_existed_continues_with_the_column_empty_until_then(tmp_path: Path) -> None:
+    config, rounds = gy.Config(rule="krum", workers=7, steps=9), iter(range(4))
+    gy.train(config, out=tmp_path / "run", stop=lambda: next(rounds, None) is None)
+    path = tmp_path / "run" / "metrics.csv"
+    pandas.read_csv(path, dtype=str).drop(columns="omega").assign(unknown=3).to_csv(path, index=False)
+    with open(path, "a") as file:
+        file.write("1")  # the beginning of a line for step 12, when the process was killed
+    rows = gy.resume(tmp_path / "run").tables["metrics.csv"]
+    whole = gy.train(config).tables["metrics.csv"]
+    assert rows == [{**row, "omega": None} if number < 5 else row for number, row in enumerate(whole)]
+    assert tuple(pandas.read_csv(path).columns) == measures.COLUMNS
+
+
 # -- runs that diverge -------------------------------------------------------------------------------------------------
 
 

@@ -16,12 +16,12 @@ from gyroscope.cli.wording import in_options
 
 _TRUST = """\
 trust: neither links nor store are authenticated or encrypted. Whoever reaches the port reads and writes the run. Use a
-private network or a VPN, never the open internet. Workers may send what they like; the machines between are trusted.
+private network or a VPN, never the open internet. Workers may send anything; the machines between are trusted.
 """
 
 _SERVE_EXAMPLES = f"""\
 examples:
-  a server that tolerates 1 of 5 workers, and its workers, each in a terminal of its own:
+  a server that tolerates 1 of 5 workers, and its workers, each in its own terminal:
     gyroscope serve --workers 5 --rule krum --declared-byzantine 1 --out runs/a
     gyroscope work 127.0.0.1:29517 --number 0        # and 1, 2, 3, 4
 
@@ -29,94 +29,81 @@ examples:
     gyroscope serve --host 10.0.0.5 --workers 5 --rule krum --declared-byzantine 1 --out runs/a
     gyroscope work 10.0.0.5:29517 --number 0
 
-  after a crash or a kill (workers wait for it, and go on by themselves):
+  after a crash or a kill (workers wait for the server, and continue by themselves):
     gyroscope serve --resume runs/a
 
 {_TRUST}
-exit code 3: too few workers for longer than --grace; the run can be resumed. events.csv tells who came and went.
+exit code 3: too few workers for longer than --grace; the run can be resumed. events.csv lists joins and losses.
 """
 
 _LAUNCH_EXAMPLES = f"""\
 example:
     gyroscope launch --workers 8 --rule krum --attack little --byzantine 2 --out runs/a
 
-starts a server and 6 workers; the 2 Byzantine ones are simulated at the server, as in `gyroscope train`, whose numbers
-come out.
+starts a server and 6 workers; the server simulates the 2 Byzantine ones, as `gyroscope train` does. The numbers are the
+same.
 
 {_TRUST}"""
 
 
 def add(commands: Any) -> None:
-    for name, help, description, examples, port, run in (
-        (
-            "serve",
-            "a parameter server for worker processes",
-            "Train a model with workers that are processes of their own (gyroscope work), here or on other machines.",
-            _SERVE_EXAMPLES,
-            29517,
-            _serve,
-        ),
-        (
-            "launch",
-            "a server and its worker processes on this machine",
-            "Start a parameter server and its workers as processes on this machine, to try it out.",
-            _LAUNCH_EXAMPLES,
-            0,
-            _launch,
-        ),
-    ):
-        command = commands.add_parser(
-            name,
-            help=help,
-            description=description,
-            epilog=examples,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            argument_default=argparse.SUPPRESS,
-        )
-        train.add_files(command)
-        _add_terms(command, port)
-        train.add_configuration(command)
-        command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-        command.set_defaults(run=run, reword=in_options)
+    _add(
+        commands,
+        "serve",
+        "a parameter server for worker processes",
+        "Train a model with workers that are separate processes (gyroscope work), here or on other machines.",
+        _SERVE_EXAMPLES,
+        port=29517,
+    )
+    _add(
+        commands,
+        "launch",
+        "a server and its worker processes on this machine",
+        "Start a parameter server and its workers as processes on this machine, to try it out.",
+        _LAUNCH_EXAMPLES,
+        port=0,
+    )
 
 
-def _add_terms(command: argparse.ArgumentParser, port: int) -> None:
-    terms = command.add_argument_group("where workers come to, and how long they are waited for")
+def _add(commands: Any, name: str, help: str, description: str, examples: str, port: int) -> None:
+    command = commands.add_parser(
+        name,
+        help=help,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+    )
+    train.add_files(command)
+    group = command.add_argument_group("where the server listens, and how long it waits for workers")
     for flag, kind, default, metavar, text in (
         ("--host", str, "127.0.0.1", "ADDR", "address of this machine to listen on"),
         ("--port", int, port, "P", "port to listen on; 0 takes any that is free"),
         ("--deadline", float, 10.0, "S", "seconds that a round waits for late workers, once it has enough rows"),
         ("--grace", float, 60.0, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
     ):
-        terms.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+        group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    train.add_configuration(command)
+    command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
+    command.set_defaults(run=_run, launch=name == "launch", reword=in_options)
 
 
-def _serve(options: argparse.Namespace) -> int:
-    return _run(options, launch=False)
-
-
-def _launch(options: argparse.Namespace) -> int:
-    return _run(options, launch=True)
-
-
-def _run(options: argparse.Namespace, launch: bool) -> int:
+def _run(options: argparse.Namespace) -> int:
     from gyroscope.distributed.server.parameter_server import Server, ServerOptions
+    from gyroscope.runs.run_dir import RunDirectory
 
-    resuming = train.resuming(options)
-    where = ServerOptions(options.host, options.port, options.deadline, options.grace)
-    quiet = hasattr(options, "quiet")
+    launch, resuming = options.launch, train.resuming(options)
+    server_options = ServerOptions(options.host, options.port, options.deadline, options.grace)
     if resuming:
-        from gyroscope.runs.run_dir import RunDirectory
-
         config = RunDirectory.read_config(options.resume).resolve()
     else:
         config, out, overwrite = train.configuration(options)
         config = config.resolve()
         if launch and config.threads is None:
             config = dataclasses.replace(config, threads=_threads_each(config))
-    with train.Interruption() as interruption, Server(where, train.shown(options), interruption) as server:
+    with train.interruption() as stop, Server(server_options, train.shown(options), stop) as server:
         count = config.workers - config.byzantine
-        if not quiet and not launch:
+        if not launch and not hasattr(options, "quiet"):
             join = f"gyroscope work {server.host}:{server.port} --number K"
             print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)
         with _workers(server.host, server.port, count, config) if launch else contextlib.nullcontext():
@@ -126,14 +113,14 @@ def _run(options: argparse.Namespace, launch: bool) -> int:
 
 
 def _threads_each(config: Any) -> int:
-    """The machine's cores shared out to server and workers: with more threads they wait for each other's, spinning."""
+    """Return each process's share of the machine's cores: threads beyond that would spin, waiting for each other."""
     processes: int = 1 + config.workers - config.byzantine
     return max(1, (os.cpu_count() or 1) // processes)
 
 
 @contextlib.contextmanager
 def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
-    """Worker processes, which end when the run does, when we are interrupted, and when this process is killed."""
+    """Run worker processes, which end with the run, with an interruption, and when this process is killed."""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     arguments = [sys.executable, "-m", "gyroscope", "work", address, "--quiet", "--attached", "--device", config.device]
     arguments += ["--threads", str(config.threads or _threads_each(config))]
@@ -147,7 +134,7 @@ def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
     finally:
         for process in processes:
             assert process.stdin
-            process.stdin.close()  # their word to end, if they have not ended by themselves
+            process.stdin.close()  # tells those that have not ended by themselves to end
         for process in processes:
             try:
                 process.wait(5.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gyroscope._core.errors import ConfigError
 from gyroscope.cli.wording import in_options
 
 STOPPED = 3
-"""The exit code of a process that lacked the others: a server without enough workers, a worker without its server."""
+"""The exit code of a server that has too few workers, and of a worker that has lost its server."""
 
 _TRAIN_EXAMPLES = """\
 examples:
@@ -29,15 +30,15 @@ examples:
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
 
-  six servers hold the model, one of them lies; each waits for 5 models and for the rows of all but 3 workers:
+  six servers hold the model, one of them Byzantine; each waits for 5 models and for the rows of all but 3 workers:
     gyroscope train --rule krum --attack little --byzantine 3 --servers 6 --byzantine-servers 1 --server-attack nan
 
   the same from a file, and an interrupted run continued:
     gyroscope train --config runs/c/config.toml --out runs/d
     gyroscope train --resume runs/c
 
-what a run directory holds: config.toml, metrics.csv, evaluations.csv, workers.csv, environment.json, status.json,
-and model.pt at the end (checkpoint.pt before). `gyroscope list rules` and its siblings tell what can be named above.
+a run directory holds config.toml, metrics.csv, evaluations.csv, workers.csv, environment.json, status.json, and at the
+end model.pt (checkpoint.pt before). `gyroscope list rules` and its siblings show the names that options accept.
 """
 
 
@@ -45,7 +46,7 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "train",
         help="run one experiment",
-        description="Train a model with n workers, f of them Byzantine. What you leave out is taken from the task.",
+        description="Train a model with n workers, f of them Byzantine. The task gives the values that you leave out.",
         epilog=_TRAIN_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -60,7 +61,7 @@ def add(commands: Any) -> None:
 
 
 def add_files(command: argparse.ArgumentParser) -> None:
-    """The options that say where a run comes from and goes to."""
+    """Add the options that name the files of a run."""
     files = command.add_argument_group("from and to files")
     files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
     files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
@@ -69,16 +70,18 @@ def add_files(command: argparse.ArgumentParser) -> None:
 
 
 def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None = None) -> None:
-    """An option for every field of a configuration, or of another `kind` of it."""
+    """Add an option for every field of a kind of configuration; without one, see `fields_of`."""
     groups: dict[str, Any] = {}
     for field in fields_of(kind):
         title = field.metadata["group"]
-        group = groups.setdefault(title, None) or command.add_argument_group(title)
-        groups[title] = group
-        _add_option(group, field)
+        if title not in groups:
+            groups[title] = command.add_argument_group(title)
+        _add_option(groups[title], field)
         if field.name == "rule":
-            group.add_argument("--defence", metavar="NAME", help="instead of a rule and a placement of momentum: best, "
-                               "what has lost least so far (see `gyroscope list defences`)")  # fmt: skip
+            text = (
+                "instead of a rule and a placement of momentum: best, what has lost least so far (see `gyroscope list "
+            )
+            groups[title].add_argument("--defence", metavar="NAME", help=text + "defences`)")
 
 
 def fields_of(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
@@ -87,9 +90,8 @@ def fields_of(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]
     from gyroscope.runs.variants import variants
 
     yield from dataclasses.fields(kind or Config)
-    if kind is None:
-        for variant in variants():
-            yield from variant.extra_fields().values()
+    for variant in () if kind else variants():
+        yield from variant.extra_fields().values()
 
 
 def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
@@ -105,47 +107,35 @@ def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from gyroscope._core import clock
+    from gyroscope._core.clock import UNTIMED, Stopwatch
     from gyroscope.runs import training
 
-    callbacks = shown(options)
-    board = hasattr(options, "tensorboard")
-    watch = clock.Stopwatch() if hasattr(options, "profile") else clock.UNTIMED
-    with Interruption() as interruption:
+    watch = Stopwatch() if hasattr(options, "profile") else UNTIMED
+    with interruption() as stop:
+        common: dict[str, Any] = {"callbacks": shown(options), "stop": stop, "clock": watch}
+        common["tensorboard"] = hasattr(options, "tensorboard")
         if resuming(options):
-            result = training.resume(
-                options.resume, callbacks=callbacks, stop=interruption, tensorboard=board, clock=watch
-            )
+            result = training.resume(options.resume, **common)
         else:
             config, out, overwrite = configuration(options)
-            result = training.train(
-                config,
-                out=out,
-                overwrite=overwrite,
-                callbacks=callbacks,
-                stop=interruption,
-                tensorboard=board,
-                clock=watch,
-            )
-    if isinstance(watch, clock.Stopwatch):
+            result = training.train(config, out=out, overwrite=overwrite, **common)
+    if watch is not UNTIMED:
         print(watch)
     return conclude(result)
 
 
 def shown(options: argparse.Namespace) -> list[Any]:
     """Return the callbacks that show a run's progress: none with --quiet."""
-    from gyroscope.runs import progress
+    from gyroscope.runs.progress import Bar, Lines
 
-    return [] if hasattr(options, "quiet") else [progress.choose()]
+    return [] if hasattr(options, "quiet") else [Bar() if sys.stderr.isatty() else Lines()]
 
 
 def resuming(options: argparse.Namespace) -> bool:
-    """Whether a run is to be continued. Then nothing else may be said about it."""
+    """Return whether to continue a run; raise where options would change it."""
     if not hasattr(options, "resume"):
         return False
-    others = [
-        *_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))
-    ]  # fmt: skip
+    others = [*_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
     if others:
         raise ConfigError(
             f"--resume takes everything from {options.resume}/config.toml: leave out "
@@ -155,7 +145,7 @@ def resuming(options: argparse.Namespace) -> bool:
 
 
 def configuration(options: argparse.Namespace, kind: type[Any] | None = None) -> tuple[Any, Path, bool]:
-    """What is to be run, where it is to be written, and whether it may replace what is there."""
+    """Return the configuration, the run directory, and whether to overwrite a run that is there."""
     from gyroscope.runs.config import Config
 
     chosen = kind or Config
@@ -168,7 +158,7 @@ def configuration(options: argparse.Namespace, kind: type[Any] | None = None) ->
 
 
 def _check_trusted(config: Any) -> None:
-    """Somebody asks for it by name, so it shall do something. (In a file it may stand for some of many rules.)"""
+    """Raise where --trusted would have no effect. (A file may hold it for some of many rules.)"""
     from gyroscope import rules
 
     rule = rules.parse(config.rule)
@@ -180,12 +170,10 @@ def _check_trusted(config: Any) -> None:
 
 
 def _defended(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings that a defence's name stands for."""
+    """Return the settings of the defence that is named."""
     from gyroscope.runs.defences import defence
 
-    if not hasattr(options, "defence"):
-        return {}
-    settings = defence(options.defence)
+    settings = defence(options.defence) if hasattr(options, "defence") else {}
     doubled = [f"--{name}" for name in settings if hasattr(options, name)]
     if doubled:
         means = ", ".join(f"{name} {value}" for name, value in settings.items())
@@ -200,25 +188,16 @@ def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[s
 
 
 def _fresh_directory(config: Any) -> Path:
-    """A directory that says what is in it and does not exist yet."""
-    parts = [
-        config.task,
-        config.aggregation,
-        config.attack,
-        f"f_{config.byzantine}",
-        config.momentum,
-        *(f"{name}_{value}" for name, value in config.unusual().items()),
-        f"seed_{config.seed}",
-    ]
-    name = "-".join(re.sub(r"[:=,/()]", "_", part) for part in parts)
-    candidate, number = Path("runs") / name, 2
-    while candidate.exists():
-        candidate, number = Path("runs") / f"{name}-{number}", number + 1
-    return candidate
+    """Return a directory whose name says what is in it and that does not exist yet."""
+    from gyroscope.runs.run_dir import free_path
+
+    unusual = (f"{name}_{value}" for name, value in config.unusual().items())
+    parts = [config.task, config.aggregation, config.attack, f"f_{config.byzantine}", config.momentum, *unusual]
+    return free_path(Path("runs") / re.sub(r"[:=,/()]", "_", "-".join([*parts, f"seed_{config.seed}"])))
 
 
 def conclude(result: Any, command: str = "train") -> int:
-    """Say how a run went; the exit code."""
+    """Print the result of a run; return the exit code."""
     from gyroscope.runs import run_dir
 
     where = f" -> {result.directory}" if result.directory else ""
@@ -239,25 +218,21 @@ def conclude(result: Any, command: str = "train") -> int:
     return 0
 
 
-class Interruption:
-    """Ctrl-C asks the run to stop after the round it is in; a second Ctrl-C stops at once."""
+@contextlib.contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns True after Ctrl-C, so that a run stops after its round; a second one ends it."""
+    asked = False
 
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def __enter__(self) -> Interruption:
-        self.previous = {name: signal.signal(name, self._ask) for name in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for name, handler in self.previous.items():
-            signal.signal(name, handler)
-
-    def _ask(self, *_: object) -> None:
-        if self.asked:
+    def ask(*_: object) -> None:
+        nonlocal asked
+        if asked:
             raise KeyboardInterrupt
-        self.asked = True
+        asked = True
         print("\nstopping after this round ...", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -13,9 +13,9 @@ from gyroscope._core.errors import ConfigError
 from gyroscope.cli.train import STOPPED
 
 _EPILOG = """\
-A worker may come at any time, and come back at any time: the server hands it the momentum that it had. While the server
-is away it tries again, for as long as --patience says. Exit codes: 0 the run is over, 2 a mistake or a number that is
-taken, 3 the server is gone for good.
+A worker may join at any time, and join again at any time: the server sends it the momentum that it had. While the
+server is unreachable it tries again, for --patience seconds. Exit codes: 0 the run is over, 2 a mistake or a number
+that is taken, 3 the server is gone for good.
 
 trust: neither links nor store are authenticated or encrypted: a private network or a VPN only.
 """
@@ -25,8 +25,8 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "work",
         help="one worker of a parameter server",
-        description="Join a gyroscope serve as worker K and compute gradients until its run is over. What is "
-        "trained, the server tells; the data is looked for here.",
+        description="Join a gyroscope serve as worker K and compute gradients until its run is over. The server "
+        "sends the configuration; the data must be on this machine.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     command.add_argument("--device", metavar="DEV", help="cpu, cuda, cuda:1, ... (default: cpu)")
     command.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: as many as the server uses)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
-    command.add_argument("--quiet", action="store_true", help="say nothing unless something goes wrong")
+    command.add_argument("--quiet", action="store_true", help="print errors only")
     command.add_argument("--attached", action="store_true", help="end when standard input is closed")
     command.set_defaults(run=_work)
 
@@ -49,18 +49,17 @@ def _work(options: argparse.Namespace) -> int:
     if not options.patience > 0:
         raise ConfigError(f"patience must be a positive number of seconds, got {options.patience}")
     if options.attached:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the business of whoever started us
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started us handles Ctrl-C
         threading.Thread(target=_end_with_input, daemon=True).start()
 
     def say(text: str) -> None:
         if not options.quiet:
             print(f"worker {options.number}: {text}", file=sys.stderr, flush=True)
 
-    machine = {
-        name: getattr(options, name) for name in ("device", "threads", "data_dir") if getattr(options, name) is not None
-    }
+    given = {name: getattr(options, name) for name in ("device", "threads", "data_dir")}
+    machine = {name: value for name, value in given.items() if value is not None}
     try:
-        Worker(host, port, options.number, patience=options.patience, machine=machine, told=say).work()
+        Worker(host, port, options.number, patience=options.patience, machine=machine, report=say).work()
     except ServerGoneError as problem:
         print(f"gyroscope: error: {problem}", file=sys.stderr)
         return STOPPED
@@ -75,7 +74,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _end_with_input() -> None:
-    # Not sys.stdin: who reads there holds a lock that the interpreter wants back at its end, and aborts without.
+    # Not sys.stdin: a thread that reads it holds a lock without which the interpreter aborts at its end.
     while os.read(0, 1024):
         pass
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Training on real machines with torch.distributed. Import it when you need it: `import gyroscope` does not.
+"""Training on several machines with torch.distributed.
 
 `RobustSGD` replaces DistributedDataParallel + SGD in a script whose ranks are all alike; see docs/distributed.md.
 """

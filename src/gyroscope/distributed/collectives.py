@@ -1,9 +1,8 @@
-"""What the ranks of a process group do together: a few collectives on flat tensors, on CPUs (gloo) or GPUs (NCCL).
+"""`Exchange`: collectives on flat tensors between the ranks of a process group, on CPUs (gloo) or GPUs (NCCL).
 
-Every method of `Exchange` is a collective: all ranks must call it, in the same order, with tensors of the same size,
-type and kind of device. None of them pickles anything: what comes from another rank is numbers and nothing else. Where
-a rank has ended or hangs, the others get an ExchangeError, at the latest at the process group's timeout (so it is
-with gloo; NCCL has a watchdog of its own).
+Every method is a collective: all ranks must call it, in the same order, with tensors of the same size, dtype and kind
+of device. None of them pickles anything: only numbers come from another rank. When a rank has ended or hangs, the
+others get an ExchangeError, at the latest at the process group's timeout (with gloo; NCCL has its own watchdog).
 """
 
 from __future__ import annotations
@@ -37,33 +36,33 @@ class Exchange:
             raise ConfigError("this rank is not in the process group given: only its members may take part")
 
     def padded(self, d: int) -> int:
-        """The smallest multiple of the number of ranks that holds d columns."""
+        """Return the smallest multiple of the number of ranks that holds d columns."""
         return -(-d // self.n) * self.n
 
     def columns(self, row: Tensor) -> Tensor:
-        """From my whole row to all ranks' rows in my share of the columns: (n * k,) -> (n, k)."""
+        """Exchange this rank's whole row for all ranks' rows in its share of the columns: (n * k,) -> (n, k)."""
         received = torch.empty_like(row)
-        with self._together():
+        with self._explained():
             dist.all_to_all_single(received, row, group=self.group)
         return received.view(self.n, -1)
 
     def joined(self, piece: Tensor) -> Tensor:
-        """All ranks' pieces, one after the other: (k,) -> (n * k,). The same bits on every rank."""
-        # The same function under a new name, since the old one warns. And gloo wants the result flat.
+        """Return all ranks' pieces, concatenated: (k,) -> (n * k,). The same bits on every rank."""
+        # torch renamed the function, and the old name warns. gloo needs a flat result.
         gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         everyone = piece.new_empty(self.n * piece.numel())
-        with self._together():
+        with self._explained():
             gather(everyone, piece.contiguous(), group=self.group)
         return everyone
 
     def rows(self, row: Tensor) -> Tensor:
-        """All ranks' whole rows: (d,) -> (n, d)."""
+        """Return all ranks' whole rows: (d,) -> (n, d)."""
         return self.joined(row).view(self.n, -1)
 
     def total(self, table: Tensor) -> Tensor:
-        """The sum of all ranks' (n, n) tables. The same bits on every rank.
+        """Return the sum of all ranks' (n, n) tables. The same bits on every rank.
 
-        Rank i alone adds up row i, in the order of the ranks, and all others receive what it found. (An all_reduce may
+        Rank i alone adds up row i, in the order of the ranks, and all others receive its result. (An all_reduce may
         add in another order on each rank, and one last bit decides which of two equal rows a rule selects.)
         """
         parts = self.columns(table.reshape(-1))
@@ -75,16 +74,16 @@ class Exchange:
     def take_from_first(self, values: Tensor) -> None:
         """Overwrite the values with those of the first rank."""
         first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
-        with self._together():
+        with self._explained():
             dist.broadcast(values, first, group=self.group)
 
     @contextlib.contextmanager
-    def _together(self) -> Iterator[None]:
-        """gloo's errors name addresses and lines of its source: add what they mean, and what to do."""
+    def _explained(self) -> Iterator[None]:
+        """Add the meaning of gloo's errors, which name addresses and lines of its source, and a remedy."""
         try:
             yield
         except torch.OutOfMemoryError:
-            raise  # says what it is
+            raise  # its message is clear
         except RuntimeError as problem:
             raise ExchangeError(
                 f"rank {self.rank} of {self.n} cannot exchange with the others: a rank has ended, hangs, or takes "

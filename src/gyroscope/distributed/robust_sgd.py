@@ -1,6 +1,6 @@
-"""SGD that a rank with wrong gradients cannot ruin: in place of DistributedDataParallel and torch.optim.SGD.
+"""SGD that ranks with wrong gradients cannot ruin, in place of DistributedDataParallel and torch.optim.SGD.
 
-my gradient -> clipping -> momentum at the workers -> exchange -> rule -> momentum at the server -> parameters
+gradient -> clipping -> momentum at the workers -> exchange -> rule -> momentum at the server -> parameters
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, overload
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,41 +30,24 @@ class RobustSGD(torch.optim.Optimizer):
         loss.backward()
         optimizer.step()
 
-    params: parameters or parameter groups, the same on every rank. Groups may have their own lr and weight_decay.
-    rule, f: a rule or its spec, and how many ranks it shall tolerate. The rule must be feasible for the world's size.
-    weight_decay: of the penalty weight_decay/2 * |p|^2, added to each rank's gradient.
-    clip: the largest Euclidean norm of a rank's gradient (with weight decay, over all parameters together).
-    momentum, mu, nesterov: where momentum lives ("workers", "server" or "none") and how much of it there is.
-    process_group: the ranks that take part, if not all.
-    seed: of the rule's randomness, where it draws at random; the same on every rank.
-
-    **What it withstands.** Up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, wrong
-    labels, overflow, NaN, a bit flip, a GPU that computes nonsense in the backward pass. **What it does not.** Every
-    rank aggregates a share of the columns for all others, so a rank whose *program* lies, or whose hardware fails just
-    then, can return anything in its share. And a rank that is dead or hangs stops everyone: the others' collectives
-    fail, at the latest at the process group's timeout, and all must begin again from what they saved. Those need a
-    parameter server.
+    **It withstands** up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, overflow,
+    NaN, a bit flip, a GPU that computes nonsense in the backward pass. Such a rank can recover: a gradient that is not
+    finite costs it one step (see `WorkerMomentum`). **It does not withstand** a rank whose *program* is Byzantine, for
+    every rank aggregates a share of the columns for all others. And a rank that is dead or hangs stops everyone: the
+    others' collectives fail, at the latest at the process group's timeout, and all must begin again from what they
+    saved. A parameter server withstands both.
 
     **All ranks stay equal.** The constructor copies rank 0's parameters to all ranks, and every step changes them by
-    the same bits everywhere (given the same kind of processor), also when gradients hold NaN or infinities. Buffers
-    such as batch-norm's running statistics are not parameters: they stay each rank's own. Ranks must take the same
-    steps with the same learning rates. None may skip one, so do not use a GradScaler, which does (bfloat16 needs none).
-
-    **A rank that recovers is welcome.** A gradient that would put a NaN or an infinity into a rank's momentum is sent
-    as it is, for the rule to leave out, but not remembered: otherwise one bad batch would cost the rank for ever.
+    the same bits everywhere (given the same kind of processor). Buffers such as batch-norm's running statistics are not
+    parameters and differ between ranks. Ranks must take the same steps with the same learning rates. None may skip one,
+    so do not use a GradScaler, which does (bfloat16 needs none). A missing gradient (None) counts as zeros.
 
     **Cost per step and rank**, for n ranks and d parameters: about 2 d values sent, and the rule on an (n, d/n) matrix.
-    A rule that says only `reads = "rows"` (a third party's, unless it says more) costs n d values and the whole matrix.
+    A rule with `reads = "rows"` (the default of a third party's) costs n d values and the whole matrix.
 
-    **Gradients.** A missing one (None) counts as zeros. Parameters that do not require gradients are left alone.
-
-    **A rule may remember** from step to step (`centered-clipping`), and draw at random: what it remembers and the
-    number of steps are part of the state dict. It begins anew when parameters are added, frozen or thawed. A rule that
-    needs a trusted gradient cannot be used here.
-
-    **Saving.** With momentum at the workers each rank has a momentum of its own: save `state_dict()` on every rank, in
-    a file per rank, and load it on the same rank. Loading goes on with the same bits. `load_state_dict` refuses another
-    rank's state.
+    **State.** With momentum at the workers each rank has its own: save `state_dict()` on every rank, in a file per
+    rank, and load it on the same rank; training then continues with the same bits. It includes a rule's own state
+    (`centered-clipping`) and the number of steps; adding, freezing or thawing parameters resets the rule's state.
     """
 
     last_weight: Tensor | None = None
@@ -88,6 +71,27 @@ class RobustSGD(torch.optim.Optimizer):
         process_group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
+        """Check that all ranks agree, and copy rank 0's parameters to all.
+
+        Args:
+            params: parameters or parameter groups, the same on every rank. Groups may have their own lr and
+                weight_decay.
+            lr: the learning rate.
+            rule: a rule or its spec, feasible for f of all ranks. It must not need a trusted gradient.
+            f: how many ranks may have wrong gradients.
+            weight_decay: of the penalty weight_decay/2 * |p|^2, which each rank adds to its gradient.
+            clip: the largest Euclidean norm of a rank's gradient (with weight decay, over all parameters together).
+            momentum: where momentum is computed: "workers", "server" or "none".
+            mu: the momentum factor, 0 <= mu < 1.
+            nesterov: use Nesterov's look-ahead.
+            process_group: the ranks that take part, if not all.
+            seed: of a rule that draws at random; the same on every rank.
+
+        Raises:
+            InfeasibleError: the rule cannot tolerate f of that many ranks.
+            ConfigError: a value is out of range, or the ranks' models or settings differ.
+            ExchangeError: a rank has ended or hangs.
+        """
         check_placement(momentum, mu, nesterov, BASIC_PLACEMENTS)
         self._exchange = Exchange(process_group)
         self._aggregator = ShardedAggregator(
@@ -113,47 +117,45 @@ class RobustSGD(torch.optim.Optimizer):
             self._make_equal(group["params"])
             self._lay_out()
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Exchange gradients and update the parameters. A collective: all ranks must take the step."""
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Exchange gradients and update the parameters. A collective: all ranks must call it."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if not _same(self._parameters, self._trainable()):  # some were frozen, or are no longer
+        if list(map(id, self._parameters)) != list(map(id, self._trainable())):  # some were frozen, or are no longer
             self._lay_out()
         self._write_gradients()
         row = self._row.unsqueeze(0)
         if self.clip < math.inf:
             matrix.shift_and_clip(row, None, self.clip)
         sent = row[0] if self._worker_momentum is None else self._worker_momentum.update(row[0])
-        update = self._aggregator.step_own(sent)
+        update = self._aggregator.step(sent.unsqueeze(0))
         self.last_weight = update.weight
         self._apply(update.vector)
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Like any optimizer's, for this rank alone."""
+        """Return the optimizer's state, for this rank alone."""
         aggregator = self._aggregator.state_dict()  # its momentum is in `self.state`, as usual
         own = {"rank": self._exchange.rank, "steps": aggregator["rounds"], "rule": aggregator["rule"]}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a state that the same rank saved. The parameters themselves come with the model's state."""
+        """Continue from a state that the same rank saved. The model's state dict holds the parameters.
+
+        Raises:
+            ConfigError: the state is another rank's, or of another placement of momentum or another model.
+        """
         rank = state_dict.get("rank", self._exchange.rank)
         if self._worker_momentum is not None and rank != self._exchange.rank:
             raise ConfigError(
-                f"rank {self._exchange.rank} cannot go on from the state of rank {rank}: each rank has a momentum of "
-                "its own. Save optimizer.state_dict() on every rank, in a file per rank, and load it on the same rank"
+                f"rank {self._exchange.rank} cannot continue from the state of rank {rank}: each rank has its own "
+                "momentum. Save optimizer.state_dict() on every rank, in a file per rank, and load it on the same rank"
             )
+        wanted = [self.momentum] if self._accumulator else []
         for number, saved in state_dict["state"].items():
-            wanted = [self.momentum] if self._accumulator else []
             if sorted(saved) != wanted:
                 raise ConfigError(
                     f"the saved state of parameter {number} holds {sorted(saved)}, but momentum at "
@@ -177,14 +179,12 @@ class RobustSGD(torch.optim.Optimizer):
 
     @property
     def _accumulator(self) -> WorkerMomentum | None:
-        """What holds momentum on this rank: its own, or that of the aggregate; None for none."""
+        """This rank's momentum, or that of the aggregate; None for none."""
         return self._worker_momentum or self._aggregator.after_rule
 
-    # -- the parts of a step ------------------------------------------------------------------------------------------
-
     def _write_gradients(self) -> None:
-        """My gradient with weight decay, as one row."""
-        for parameter, piece, group in self._places():
+        """Write this rank's gradient with weight decay as one row."""
+        for parameter, piece, group in self._pieces():
             gradient = parameter.grad
             if gradient is None:
                 piece.zero_()
@@ -194,24 +194,22 @@ class RobustSGD(torch.optim.Optimizer):
                 piece.add_(parameter, alpha=float(group["weight_decay"]))
 
     def _apply(self, direction: Tensor) -> None:
-        pieces = flat_parameters.split_like(direction[: self._width], self._parameters)
-        for (parameter, _, group), piece in zip(self._places(), pieces, strict=True):
+        for parameter, piece, group in self._pieces(direction):
             parameter.sub_(piece, alpha=float(group["lr"]))
-
-    # -- where everything lies ----------------------------------------------------------------------------------------
 
     def _trainable(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
 
-    def _places(self) -> Iterable[tuple[Tensor, Tensor, dict[str, Any]]]:
-        """Each trainable parameter, its place in the row, and its group as it is now."""
+    def _pieces(self, vector: Tensor | None = None) -> Iterable[tuple[Tensor, Tensor, dict[str, Any]]]:
+        """Return each trainable parameter, its piece of a vector (without one, of the row), and its group."""
         groups = [group for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]
-        return zip(self._parameters, self._pieces, groups, strict=True)
+        pieces = flat_parameters.split_like((self._row if vector is None else vector)[: self._width], self._parameters)
+        return zip(self._parameters, pieces, groups, strict=True)
 
     def _lay_out(self) -> None:
-        """Give each trainable parameter its place in the row, and its momentum one in the placement's memory.
+        """Lay out the row and the momentum for the trainable parameters.
 
-        `self.state` holds views of that memory, so that a state dict is as usual; what it held before is carried over.
+        `self.state` holds views of the momentum, so that a state dict is as usual; what it held before is carried over.
         """
         self._parameters = parameters = self._trainable()
         if not parameters:
@@ -225,26 +223,25 @@ class RobustSGD(torch.optim.Optimizer):
             )
         self._width = sum(parameter.numel() for parameter in parameters)
         self._aggregator.width = self._width
-        self._aggregator.load_rule_state(self._aggregator.rounds, {})  # what it was, is of other columns
+        self._aggregator.load_rule_state(self._aggregator.rounds, {})  # the old one was of other columns
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
-        self._pieces = flat_parameters.split_like(self._row[: self._width], parameters)
-        if self._accumulator is not None:
-            self._accumulator.memory = torch.zeros_like(self._row)
-            places = flat_parameters.split_like(self._accumulator.memory[: self._width], parameters)
-            for parameter, place in zip(parameters, places, strict=True):
-                saved = self.state[parameter].get(self.momentum)
-                if saved is not None:
-                    if saved.shape != place.shape:
-                        raise ConfigError(
-                            f"the saved momentum has the shape {tuple(saved.shape)}, its parameter "
-                            f"{tuple(place.shape)}: it is of another model"
-                        )
-                    place.copy_(saved)
-                self.state[parameter][self.momentum] = place
+        if self._accumulator is None:
+            return
+        self._accumulator.memory = torch.zeros_like(self._row)
+        for parameter, piece, _ in self._pieces(self._accumulator.memory):
+            saved = self.state[parameter].get(self.momentum)
+            if saved is not None and saved.shape != piece.shape:
+                raise ConfigError(
+                    f"the saved momentum has the shape {tuple(saved.shape)}, its parameter {tuple(piece.shape)}: it is "
+                    "of another model"
+                )
+            if saved is not None:
+                piece.copy_(saved)
+            self.state[parameter][self.momentum] = piece
 
     @torch.no_grad()
     def _make_equal(self, parameters: list[Tensor]) -> None:
-        """Check that all ranks mean the same parameters and the same method, then copy those of rank 0 to all."""
+        """Check that all ranks have the same parameters and settings, then copy the values of rank 0 to all."""
         shapes = [tuple(parameter.shape) for parameter in parameters]
         count, size = len(parameters), sum(parameter.numel() for parameter in parameters)
         mine = torch.tensor([count, size, _digest(str(shapes)), _digest(self._settings)], device=parameters[0].device)
@@ -268,17 +265,13 @@ class RobustSGD(torch.optim.Optimizer):
             parameter.copy_(values)
 
 
-def _same(some: list[Tensor], others: list[Tensor]) -> bool:
-    return len(some) == len(others) and all(one is other for one, other in zip(some, others, strict=True))
-
-
 def _number(name: str, value: Any) -> float:
-    """A number of at least 0, or an error. (A learning rate may be a tensor, as elsewhere in torch.)"""
+    """Return a number of at least 0, or raise. (A learning rate may be a tensor, as elsewhere in torch.)"""
     if isinstance(value, (bool, str)) or not float(value) >= 0:
         raise ConfigError(f"{name} must be a number of at least 0, got {value!r}")
     return value  # type: ignore[no-any-return]
 
 
 def _digest(text: str) -> int:
-    """A number that two different texts do not share."""
+    """Return a number that two different texts do not share."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big", signed=True)

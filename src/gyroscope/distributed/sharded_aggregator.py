@@ -10,12 +10,12 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._linalg import distances
 from gyroscope.distributed.collectives import Exchange
-from gyroscope.momentum import RobustAggregator, Update
+from gyroscope.momentum import RobustAggregator
 from gyroscope.rules import Aggregate, RuleContext, RuleState
 
 
 class ShardedAggregator(RobustAggregator):
-    """Aggregate the rows of all ranks, of which each rank has its own. Every rank gets the same bits.
+    """Aggregate the rows of all ranks: each calls `step` with its own row (1, d), and all get the same bits.
 
     A rule that reads columns or distances works on an (n, d/n) matrix per rank; one that reads whole rows on the
     (n, d) matrix on every rank.
@@ -27,11 +27,7 @@ class ShardedAggregator(RobustAggregator):
         rules.refuse_trusted(self.rule, "RobustSGD")
         self.exchange = exchange
         self.width = 0
-        """How many columns the rows have without their padding to a multiple of the number of ranks."""
-
-    def step_own(self, row: Tensor) -> Update:
-        """Exchange this rank's row (d,) for the update. A collective: all ranks must call it."""
-        return self.step(row.unsqueeze(0))
+        """The number of columns without the padding to a multiple of the number of ranks."""
 
     def load_rule_state(self, rounds: int, state: RuleState) -> None:
         """Continue with the rule's state of so many rounds; momentum stays as it is."""
@@ -40,7 +36,7 @@ class ShardedAggregator(RobustAggregator):
     def _aggregate(self, rows: Tensor, context: RuleContext) -> tuple[Aggregate, RuleState]:
         own = rows[0]
         if self.rule.reads == "rows":
-            # Each rank computes it, so that a mistake in a rule stops them all; but a rule may be random.
+            # Each rank computes it, so that an error in a rule stops them all; rules may be random, so rank 0's counts.
             everyone = self.exchange.rows(own)[:, : self.width]
             aggregate, state = self.rule.step(everyone, self.f, context)
             vector = torch.zeros_like(own)

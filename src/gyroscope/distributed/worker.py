@@ -15,25 +15,9 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import LinkError, UnknownNameError
-from gyroscope.distributed.protocol import (
-    ANSWER,
-    END,
-    NO_STEP,
-    OFFER,
-    OVER,
-    PING,
-    ROUND,
-    WELCOME,
-    Message,
-    Offer,
-    TCPStore,
-    UnfitError,
-    Wire,
-    claim_key,
-    link_key,
-    reach,
-)
-from gyroscope.distributed.server.link_process import PING_SECONDS
+from gyroscope.distributed import protocol
+from gyroscope.distributed.protocol import OVER, GlooConnection, Message, Offer, TCPStore
+from gyroscope.distributed.server.link_process import HEARTBEAT_SECONDS
 from gyroscope.momentum import WorkerMomentum
 from gyroscope.runs import setup, training
 from gyroscope.simulation import tasks
@@ -43,24 +27,24 @@ PATIENCE = 120.0
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _LONGEST_PAUSE = 3.0
-_SILENCE_SECONDS = 6 * PING_SECONDS
-"""An idle link pings, so after that long a silence the server is gone, even where no connection breaks."""
+_SILENCE_SECONDS = 6 * HEARTBEAT_SECONDS
+"""An idle link sends heartbeats, so after that long a silence the server is gone, even where no connection breaks."""
 _ANSWER_SECONDS = 10.0
 """A link is always ready to take an answer. gloo does not always notice that the other side is gone: then this does."""
 _SLOWEST_NETWORK = 1e6
-"""Bytes per second that an answer may take besides."""
+"""Bytes per second: an answer has so much more time."""
 
 
 class ServerGoneError(LinkError):
     """The server cannot be reached, for longer than the worker's patience."""
 
 
-class Calculator:
-    """What a worker computes: parameters in, its row out; with momentum at the workers, accumulated."""
+class RowComputer:
+    """Compute a worker's row from the parameters; with momentum at the workers, accumulated."""
 
     def __init__(self, offer: Offer, number: int, machine: Mapping[str, Any]) -> None:
         config = dataclasses.replace(offer.config, **machine)
-        # Anything not listed would be imported, at the word of whoever reaches the server's port.
+        # A name that is not in our tables would be imported, and whoever reaches the server's port can write it.
         for kind, spec, table in (("task", config.task, tasks.TASKS), ("sharding", config.shards, shards.SHARDINGS)):
             name, _ = registry.split(spec)
             if name not in table:
@@ -76,29 +60,28 @@ class Calculator:
         self.dtype = self.worker.parameters.dtype
         self.momentum = WorkerMomentum(config.mu, nesterov=config.nesterov) if config.momentum == "workers" else None
         self.row = self.worker.parameters.new_zeros(1, d)
-        self.worker.sample(0, out=self.row)  # what is compiled at first use shall not count against a deadline
+        self.worker.sample(0, out=self.row)  # so that kernels compiled at first use do not cost the first deadline
 
-    def take_up(self, memory: Tensor | None) -> None:
-        """Go on with this momentum, or begin with none."""
+    def load_momentum(self, momentum: Tensor | None) -> None:
+        """Continue with this momentum, or begin with none."""
         if self.momentum is not None:
-            self.momentum.load_state_dict(
-                {} if memory is None else {"momentum": memory.to(self.row.device).view(1, -1)}
-            )
+            known = None if momentum is None else momentum.to(self.row.device).view(1, -1)
+            self.momentum.load_state_dict({} if known is None else {"momentum": known})
 
     def answer(self, step: int, parameters: Tensor, answer: Message) -> None:
-        """The row of this step, written into the message that goes back."""
+        """Write the row of this step into the answer."""
         self.worker.parameters.copy_(parameters)
         losses, sampled = self.worker.sample(step, out=self.row)
         sent = sampled if self.momentum is None else self.momentum.update(sampled)
         answer.values[: self.d].copy_(sent[0])
-        if answer.values.numel() > self.d:  # Nesterov's look-ahead does not show the momentum that is behind it
+        if answer.values.numel() > self.d:  # a row with Nesterov's look-ahead does not show the momentum behind it
             assert self.momentum is not None and self.momentum.memory is not None
             answer.values[self.d :].copy_(self.momentum.memory[0])
-        answer.seal(ANSWER, step, self.number, float(losses[0]))
+        answer.seal(protocol.ANSWER, step, self.number, float(losses[0]))
 
 
 class Worker:
-    """Worker `number` of whatever is trained at host:port. `work` returns once the run is over."""
+    """Be one worker of whatever a `Server` trains: `Worker("10.0.0.5", 29517, number=0).work()`."""
 
     def __init__(
         self,
@@ -108,23 +91,37 @@ class Worker:
         *,
         patience: float = PATIENCE,
         machine: Mapping[str, Any] | None = None,
-        told: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
     ) -> None:
+        """Prepare a worker; `work` connects it.
+
+        Args:
+            host, port: where the server listens.
+            number: which worker this is, from 0.
+            patience: seconds without the server after which `work` gives up.
+            machine: settings of this machine (`device`, `threads`, `data_dir`) in place of the server's.
+            report: called with a line of text when the worker joins, loses the server, or ends.
+        """
         self.host, self.port, self.number = host, port, number
-        self.patience, self.machine, self.told = patience, machine or {}, told
-        self.who = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
+        self.patience, self.machine, self.report = patience, machine or {}, report
+        self.identity = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
         self.claimed: set[str] = set()
-        self.calculator: Calculator | None = None
+        self.computer: RowComputer | None = None
         self.linked = False
         self.last_contact = time.monotonic()
 
     def work(self) -> None:
-        """Join, answer, and join again whenever the link breaks; LinkError where that is of no use any more."""
+        """Join, answer every round, and join again whenever the link breaks. Return once the run is over.
+
+        Raises:
+            ServerGoneError: the server was unreachable for longer than the patience.
+            LinkError: the server's offer cannot be used, or the number does not exist or is taken.
+        """
         pause = _POLL_SECONDS
         while True:
             try:
                 if self._work_once():
-                    self.told("the run is over")
+                    self.report("the run is over")
                     return
             except (RuntimeError, OSError) as problem:  # of the store, of gloo, or of the network
                 why = (str(problem).splitlines() or [type(problem).__name__])[0][:120]
@@ -132,7 +129,7 @@ class Worker:
                 why = "the link was closed"
             if self.linked:
                 self.linked, pause = False, _POLL_SECONDS
-                self.told(f"lost the server ({why}): trying again for {self.patience:g} s")
+                self.report(f"lost the server ({why}): trying again for {self.patience:g} s")
             silence = time.monotonic() - self.last_contact
             if silence > self.patience:
                 raise ServerGoneError(
@@ -142,42 +139,44 @@ class Worker:
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all workers at the same moment
             pause = min(2 * pause, _LONGEST_PAUSE)
 
+    def make_computer(self, offer: Offer) -> RowComputer:
+        """Return what computes the rows; a subclass may override this."""
+        return RowComputer(offer, self.number, self.machine)
+
     def _work_once(self) -> bool:
-        """Whether the run is over. Returns, or raises RuntimeError or OSError, when the link is broken."""
-        # A plain connection first: it fails at once and quietly, and it tells which of our addresses the server sees.
+        """Return whether the run is over; return, or raise RuntimeError or OSError, when the link breaks."""
+        # A plain connection first: it fails at once and quietly, and shows which of our addresses the server sees.
         with socket.create_connection((self.host, self.port), timeout=_CONNECT_SECONDS) as probe:
             own_address = probe.getsockname()[0]
-        store = reach(self.host, self.port, _CONNECT_SECONDS)
+        store = protocol.connect(self.host, self.port, _CONNECT_SECONDS)
         if store.check([OVER]):
             return True
         self.last_contact = time.monotonic()
-        if not store.check([OFFER]):
+        if not store.check([protocol.OFFER]):
             return False  # the server is loading its data
-        offer = Offer.parse(store.get(OFFER).decode(errors="replace"))
+        offer = Offer.parse(store.get(protocol.OFFER).decode(errors="replace"))
         if not 0 <= self.number < offer.count:
             raise LinkError(f"there is no worker {self.number}: numbers go from 0 to {offer.count - 1} (--number)")
-        if self.calculator is None or self.calculator.offer != offer:
-            self.calculator = self.make_calculator(offer)
+        if self.computer is None or self.computer.offer != offer:
+            self.computer = self.make_computer(offer)
         generation = self._claim(store, offer)
         if generation is None:
             return bool(store.check([OVER]))
-        wire = Wire(store, self.number, generation, 1, own_address)
-        return self._converse(wire, self.calculator)
-
-    def make_calculator(self, offer: Offer) -> Calculator:
-        return Calculator(offer, self.number, self.machine)
+        return self._answer_rounds(GlooConnection(store, self.number, generation, 1, own_address), self.computer)
 
     def _claim(self, store: TCPStore, offer: Offer) -> str | None:
-        """The generation of the link that is ours now; None where it is to be tried again."""
+        """Claim a link and return its generation; None to try again later."""
         # A worker that died may still hold its link, until the server's next message to it fails.
         until = time.monotonic() + offer.deadline + 2.0
-        while store.check([link_key(self.number)]):
-            generation = store.get(link_key(self.number)).decode(errors="replace")
+        link = protocol.link_key(self.number)
+        while store.check([link]):
+            generation = store.get(link).decode(errors="replace")
             if not generation:
                 return None
             if generation not in self.claimed:
-                holder = store.compare_set(claim_key(self.number, generation), "", self.who).decode(errors="replace")
-                if holder == self.who:
+                key = protocol.claim_key(self.number, generation)
+                holder = store.compare_set(key, "", self.identity).decode(errors="replace")
+                if holder == self.identity:
                     self.claimed.add(generation)
                     return generation
                 if time.monotonic() > until:
@@ -191,25 +190,27 @@ class Worker:
             time.sleep(_POLL_SECONDS)
         return None
 
-    def _converse(self, wire: Wire, calculator: Calculator) -> bool:
-        message = Message(calculator.d, calculator.dtype)
-        answer = Message(calculator.offer.answer_values, calculator.dtype)
+    def _answer_rounds(self, connection: GlooConnection, computer: RowComputer) -> bool:
+        message = Message(computer.d, computer.dtype)
+        answer = Message(computer.offer.answer_values, computer.dtype)
+        kinds = (protocol.WELCOME, protocol.ROUND, protocol.PING, protocol.END)
         while True:
-            wire.receive(message, _SILENCE_SECONDS)
+            connection.receive(message, _SILENCE_SECONDS)
             try:
-                head = message.read((WELCOME, ROUND, PING, END), self.number)
-            except UnfitError as problem:
+                head = message.read(kinds, self.number)
+            except protocol.MalformedMessageError as problem:
                 raise LinkError(f"the server sent a message that cannot be read: {problem}") from problem
             self.last_contact = time.monotonic()
-            if head.kind == END:
+            if head.kind == protocol.END:
                 return True
-            if head.kind == WELCOME:
+            if head.kind == protocol.WELCOME:
                 self.linked = True
-                calculator.take_up(message.values if head.step != NO_STEP else None)
-                self.told(f"joined as worker {self.number}")
-            elif head.kind == ROUND:
-                calculator.answer(head.step, message.values, answer)
-                self.reply(wire, answer, head.step)
+                computer.load_momentum(message.values if head.step != protocol.NO_STEP else None)
+                self.report(f"joined as worker {self.number}")
+            elif head.kind == protocol.ROUND:
+                computer.answer(head.step, message.values, answer)
+                self.reply(connection, answer, head.step)
 
-    def reply(self, wire: Wire, answer: Message, step: int) -> None:
-        wire.send(answer, _ANSWER_SECONDS + answer.buffer.numel() / _SLOWEST_NETWORK)
+    def reply(self, connection: GlooConnection, answer: Message, step: int) -> None:
+        """Send the answer; a subclass may override this."""
+        connection.send(answer, _ANSWER_SECONDS + answer.buffer.numel() / _SLOWEST_NETWORK)

@@ -1,4 +1,4 @@
-"""What a training loop calls while it runs: progress on the terminal, TensorBoard, anything of one's own."""
+"""`Callback`: what a training loop calls while it runs, such as a progress bar or a TensorBoard writer."""
 
 from __future__ import annotations
 
@@ -10,39 +10,25 @@ Row = Mapping[str, Number]
 
 
 class Callback:
-    """Told of everything that happens in a run. Subclasses override what they need; nothing here changes the run."""
+    """Observe a run. Subclasses override the methods that they need; no method can change the run."""
 
     def begin(self, title: str, step: int, steps: int) -> None:
-        """The run goes on from `step`, up to `steps`."""
+        """Handle the start of the loop.
+
+        Args:
+            title: one line that says what runs.
+            step: the first step to play; above 0 in a resumed run.
+            steps: the number of steps after which the run ends.
+        """
 
     def step(self, row: Row) -> None:
-        """A round was played; `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""
+        """Handle a round: `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""
 
     def evaluated(self, row: Row) -> None:
-        """The model was evaluated: step, accuracy, correct, samples."""
+        """Handle an evaluation: `row` holds step, accuracy, correct and samples."""
+
+    def remark(self, text: str) -> None:
+        """Handle a message to show from now on, such as which workers are missing; empty for none."""
 
     def end(self) -> None:
-        """The run has ended, or was interrupted, or has failed."""
-
-
-class Callbacks(Callback):
-    """Several callbacks as one, called in order."""
-
-    def __init__(self, *callbacks: Callback) -> None:
-        self.callbacks = callbacks
-
-    def begin(self, title: str, step: int, steps: int) -> None:
-        for callback in self.callbacks:
-            callback.begin(title, step, steps)
-
-    def step(self, row: Row) -> None:
-        for callback in self.callbacks:
-            callback.step(row)
-
-    def evaluated(self, row: Row) -> None:
-        for callback in self.callbacks:
-            callback.evaluated(row)
-
-    def end(self) -> None:
-        for callback in self.callbacks:
-            callback.end()
+        """Handle the end of the loop: the run has ended, was interrupted, or has failed."""

@@ -1,8 +1,8 @@
 """The configuration of one run: a frozen dataclass <-> a flat TOML file <-> the command line's options.
 
-Each field carries its help text, so that the three can never disagree. `Config` is what a user writes; what is left
-unset comes from the task. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with
-more fields as variants (`gyroscope.runs.variants`).
+Each field carries its help text, so that the three cannot disagree. `Config` is what a user writes; the task gives the
+values that are unset. `ResolvedConfig` is what runs: complete and checked. Other packages add configurations with more
+fields as variants (`gyroscope.runs.variants`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,10 @@ BATCHES = ("independent", "pass")
 
 
 def option(default: Any, group: str, help: str, metavar: str | None = None, *, experiment: bool = True) -> Any:
-    """Declare a field with what the command line shows of it.
+    """Declare a field, and what `--help` shows of it under the heading `group`.
 
     Args:
-        default: None where the task's value is the default.
-        group: the heading under which `--help` shows the option.
-        help: what the option does.
-        metavar: the placeholder for its value in `--help`.
+        default: the value where none is given; None for the task's.
         experiment: whether the value changes the numbers of a run.
     """
     return dataclasses.field(
@@ -49,7 +46,7 @@ RECORD, MACHINE = "what is recorded", "on which machine"
 
 
 def names_the_nearest(cls: type[ConfigClass]) -> type[ConfigClass]:
-    """Make the constructor answer an unknown keyword with the nearest name: nothing is silently dropped."""
+    """Make the constructor answer an unknown keyword with the nearest known one."""
     fill = cls.__init__
     known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
@@ -82,13 +79,13 @@ def _of_a_variant(what: str, kind: type[Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class CommonConfig:
-    """What every kind of run has. `None` means: as the task has it (`resolve` fills that in).
+    """The fields of every kind of run. For a field that is None `resolve` takes the task's value.
 
-    Attacks and shardings are written as specs; an object given for one becomes its spec.
+    Rules, attacks and shardings are written as specs; an object given for one becomes its spec.
     """
 
     shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards",)
-    """Fields that a title or a directory's name must not hide where they differ from the default."""
+    """Fields that titles and directories' names show where they differ from the default."""
     specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
         "attack": (attacks.Attack, attacks.parse),
         "shards": (shards.Sharding, shards.parse),
@@ -100,52 +97,43 @@ class CommonConfig:
     }  # fmt: skip
     """The least value of a whole number."""
 
-    task: str = option("digits", WHAT, "the task, e.g. mnist or cifar10:width=0.25", metavar="TASK")
-    steps: int | None = option(None, WHAT, "number of rounds", metavar="T")
-    batch: int | None = option(None, WHAT, "samples per worker and round", metavar="B")
+    task: str = option("digits", WHAT, "the task, e.g. mnist or cifar10:width=0.25", "TASK")
+    steps: int | None = option(None, WHAT, "number of rounds", "T")
+    batch: int | None = option(None, WHAT, "samples per worker and round", "B")
     shards: str = option(
-        "common",
-        WHAT,
-        "who holds which samples: common (everyone draws from all), or e.g. iid, dirichlet:alpha=0.1, sorted",
-        metavar="SHARDING",
+        "common", WHAT, "who holds which samples: common (all hold all), iid, dirichlet:alpha=0.1, sorted", "SHARDING"
     )
-    seed: int = option(1, WHAT, "same seed, same configuration, same machine: same bits", metavar="SEED")
+    seed: int = option(1, WHAT, "same seed, same configuration, same machine: same bits", "SEED")
 
-    attack: str = option("none", WHO, "what Byzantine workers send, e.g. little:factor=auto", metavar="ATTACK")
-    workers: int | None = option(None, WHO, "n, all workers, the Byzantine ones included", metavar="N")
-    byzantine: int = option(0, WHO, "how many of them really are Byzantine", metavar="F")
+    attack: str = option("none", WHO, "what Byzantine workers send, e.g. little:factor=auto", "ATTACK")
+    workers: int | None = option(None, WHO, "n, all workers, the Byzantine ones included", "N")
+    byzantine: int = option(0, WHO, "how many of them really are Byzantine", "F")
     declared_byzantine: int | None = option(
-        None, WHO, "f, how many the rule is told to tolerate (default: as many as there are)", metavar="F"
+        None, WHO, "f, how many the rule is told to tolerate (default: as many as there are)", "F"
     )
 
     momentum: str = option(
-        "workers",
-        HOW,
-        "where momentum is computed: workers, server, none, or another that `gyroscope list placements` shows",
-        metavar="PLACE",
+        "workers", HOW, "where momentum is computed: workers, server, none, ... (`gyroscope list placements`)", "PLACE"
     )
-    mu: float | None = option(None, HOW, "momentum factor, 0 <= mu < 1", metavar="MU")
+    mu: float | None = option(None, HOW, "momentum factor, 0 <= mu < 1", "MU")
     nesterov: bool = option(False, HOW, "Nesterov's look-ahead momentum")
-    lr: str | float | None = option(None, HOW, "learning rate, or a schedule such as 0.01,1500:0.001", metavar="RATE")
-    clip: float | None = option(None, HOW, "largest norm of a worker's gradient; inf for no clipping", metavar="C")
-    l2: float | None = option(None, HOW, "L2 regularisation factor", metavar="L")
+    lr: str | float | None = option(None, HOW, "learning rate, or a schedule such as 0.01,1500:0.001", "RATE")
+    clip: float | None = option(None, HOW, "largest norm of a worker's gradient; inf for no clipping", "C")
+    l2: float | None = option(None, HOW, "L2 regularisation factor", "L")
     l2_form: str = option(
-        "half-squared", HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", metavar="FORM"
+        "half-squared", HOW, "half-squared: L/2 |p|^2; norm: L^2 |p|, as in the paper's released code", "FORM"
     )
     batches: str = option(
-        "independent",
-        HOW,
-        "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt out to all, as in "
-        "the paper's released code, or with shards a pass of each worker over its own",
-        metavar="KIND",
-    )
+        "independent", HOW, "independent: each worker draws by itself, with replacement; pass: one shuffled pass dealt "
+        "out to all, as in the paper's released code, or with shards a pass of each worker over its own", "KIND"
+    )  # fmt: skip
 
-    evaluate_every: int | None = option(None, RECORD, "rounds between evaluations on the test set", metavar="K")
+    evaluate_every: int | None = option(None, RECORD, "rounds between evaluations on the test set", "K")
 
-    device: str = option("cpu", MACHINE, "cpu, cuda, cuda:1, ...", metavar="DEV", experiment=False)
+    device: str = option("cpu", MACHINE, "cpu, cuda, cuda:1, ...", "DEV", experiment=False)
     threads: int | None = option(None, MACHINE, "CPU threads (default: as torch chooses)", "N", experiment=False)
     data_dir: str | None = option(
-        None, MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", metavar="DIR", experiment=False
+        None, MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", "DIR", experiment=False
     )
 
     def __post_init__(self) -> None:
@@ -153,10 +141,7 @@ class CommonConfig:
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
             object.__setattr__(self, "lr", repr(self.lr))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if str(field.type).startswith("float") and isinstance(value, int) and not isinstance(value, bool):
-                object.__setattr__(self, field.name, float(value))
-        _check_types(self)
+            object.__setattr__(self, field.name, typed(field.name, str(field.type), getattr(self, field.name)))
         for name, least in self.bounds.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -174,42 +159,40 @@ class CommonConfig:
 
     @property
     def aggregation(self) -> str:
-        """What stands between the workers and the model, as a directory's name has it."""
+        """The rule or filter between the workers and the model, as a directory's name shows it."""
         raise NotImplementedError
 
     def experiment(self) -> dict[str, Any]:
         """Return the settings that change the numbers of a run: not the device, the data's folder or checkpoints."""
-        return {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.metadata["experiment"]
-        }
+        fields = [field.name for field in dataclasses.fields(self) if field.metadata["experiment"]]
+        return {name: getattr(self, name) for name in fields}
 
     def unusual(self) -> dict[str, Any]:
-        """Return what a title or a directory's name should not hide, where it is not the default."""
+        """Return the settings of `shown_if_unusual` that differ from their defaults."""
         defaults = {field.name: field.default for field in dataclasses.fields(self)}
         shown = {name: getattr(self, name) for name in self.shown_if_unusual}
         return {name: value for name, value in shown.items() if value != defaults[name]}
 
     def check_attack(self) -> None:
-        """Raise unless there are as many to attack as there is an attack, and somebody honest."""
-        if self.attack == NO_ATTACK and self.byzantine > 0:
+        """Raise a GyroscopeError unless attack and number of Byzantine workers go together, and one is honest."""
+        attack = None if self.attack == NO_ATTACK else attacks.parse(self.attack)
+        if attack is None and self.byzantine > 0:
             raise ConfigError(
                 f"{self.byzantine} Byzantine workers need something to send: choose an attack, or set "
                 f"declared_byzantine = {self.byzantine} to have the rule tolerate them while all are honest"
             )
-        if self.attack != NO_ATTACK:
-            attack = attacks.parse(self.attack)
-            if self.byzantine == 0:
-                raise ConfigError(f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more")
+        if attack is not None and self.byzantine == 0:
+            raise ConfigError(f"the attack {self.attack!r} has nobody to carry it out: set byzantine to 1 or more")
         if self.workers is not None and self.byzantine >= self.workers:
             raise ConfigError(
                 f"at least one of the {self.workers} workers must be honest, but byzantine = {self.byzantine}"
             )
-        if self.attack != NO_ATTACK and self.workers is not None:
+        if attack is not None and self.workers is not None:
             attack.check_feasible(self.workers, self.byzantine)
 
     @classmethod
     def from_mapping(cls: type[ConfigClass], values: Mapping[str, Any]) -> ConfigClass:
-        """Build a configuration from keys and values. An unknown key is an error: nothing is silently dropped."""
+        """Build a configuration from keys and values. An unknown key is an error."""
         return cls(**values)
 
     @classmethod
@@ -217,7 +200,7 @@ class CommonConfig:
         """Read a TOML file.
 
         Raises:
-            ConfigError: the file cannot be read, is no TOML, or says something that cannot be.
+            ConfigError: the file cannot be read, is not TOML, or holds an unknown key or a value out of range.
         """
         try:
             values = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
@@ -256,7 +239,7 @@ class CommonConfig:
         return values
 
     def _write_specs(self) -> None:
-        """Replace objects by their specs: a configuration holds nothing that cannot be written down and read again."""
+        """Replace objects by their specs: a configuration holds only what a file can hold, too."""
         for name, (kind, parse) in self.specs.items():
             value = getattr(self, name)
             if isinstance(value, type) and issubclass(value, kind):
@@ -278,7 +261,7 @@ class CommonConfig:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedCommon(CommonConfig):
-    """What a resolved configuration of any kind has: nothing is left to the task."""
+    """A resolved configuration of any kind: no field is left to the task."""
 
     if TYPE_CHECKING:  # the same fields, of narrower types
         steps: int = 0
@@ -295,7 +278,13 @@ class ResolvedCommon(CommonConfig):
 @names_the_nearest
 @dataclasses.dataclass(frozen=True)
 class Config(CommonConfig):
-    """Everything that determines a synchronous run with one server. `None` means: as the task has it."""
+    """Everything that determines a synchronous run with one server.
+
+        Config(task="mnist", rule="krum", attack="little", byzantine=12, lr=0.5)
+
+    `gyroscope train --help` describes the fields. For a field that is None `resolve` takes the task's value. A wrong
+    type or a value out of range raises a ConfigError, an unknown field an UnknownNameError with the nearest name.
+    """
 
     shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted")
     specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
@@ -307,25 +296,25 @@ class Config(CommonConfig):
     }  # fmt: skip
     placements: ClassVar[Mapping[str, momentum.Placement]] = momentum.PLACEMENTS
 
-    rule: str = option("average", WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", metavar="RULE")
+    rule: str = option("average", WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", "RULE")
     trusted: int = option(
-        0, WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", metavar="K"
+        0, WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", "K"
     )
-    measure_every: int = option(1, RECORD, "rounds between rows of metrics.csv and workers.csv", metavar="K")
+    measure_every: int = option(1, RECORD, "rounds between rows of metrics.csv and workers.csv", "K")
     checkpoint_every: int | None = option(
-        None, RECORD, "rounds between checkpoints (default: one every 30 seconds)", metavar="K", experiment=False
+        None, RECORD, "rounds between checkpoints (default: one every 30 seconds)", "K", experiment=False
     )
 
     @property
     def aggregation(self) -> str:
-        """What stands between the workers and the model, as a directory's name has it."""
+        """The rule, as a directory's name shows it."""
         return self.rule
 
     def resolve(self, task: tasks.Task | None = None) -> ResolvedConfig:
         """Return the complete configuration, checked before anything runs.
 
         Args:
-            task: a task of one's own; without it, the one that the configuration names.
+            task: the caller's own task; without it, the one that the configuration names.
 
         Raises:
             GyroscopeError: a name is unknown, a value out of range, or the rule cannot tolerate that many.
@@ -336,7 +325,7 @@ class Config(CommonConfig):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Config:
-        """Build a configuration from keys and values: that of a variant, where its keys or placements are used."""
+        """Build a configuration from keys and values: a variant's, where its keys or placements are used."""
         from gyroscope.runs.variants import config_class
 
         kind, known = config_class(cls, values)
@@ -349,7 +338,7 @@ class ResolvedConfig(ResolvedCommon, Config):
     """A configuration that can run: complete, feasible, consistent, all names known."""
 
     def check(self) -> None:
-        """Raise a GyroscopeError that says what cannot be, if anything."""
+        """Raise a GyroscopeError where names, values or numbers of workers do not go together."""
         self.check_attack()
         rule = rules.parse(self.rule)
         rule.check_feasible(self.workers, self.declared_byzantine)
@@ -366,17 +355,22 @@ class ResolvedConfig(ResolvedCommon, Config):
                 raise ConfigError(_of_a_variant(f"momentum = {self.momentum!r}", variant.config))
 
 
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (float, int), "str": (str,), "bool": (bool,)}
+_TYPES = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "str": (str, "text"),
+    "bool": (bool, "true or false"),
+}
 
 
-def _check_types(config: CommonConfig) -> None:
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        wanted = str(field.type).split(" | ")
-        if value is None and "None" in wanted:
-            continue
-        if not isinstance(value, _TYPES[wanted[0]]) or (isinstance(value, bool) and wanted[0] != "bool"):
-            names = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
-            raise ConfigError(f"{field.name} must be {names[wanted[0]]}, got {value!r}")
-        if isinstance(value, float) and math.isnan(value):
-            raise ConfigError(f"{field.name} must be a number, got nan")
+def typed(name: str, annotation: str, value: Any) -> Any:
+    """Return the value as the type that the annotation names first; raise a ConfigError where it is another."""
+    wanted, *others = annotation.split(" | ")
+    if value is None and "None" in others:
+        return None
+    kind, words = _TYPES[wanted]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or value != value:
+        raise ConfigError(f"{name} must be {words}, got {value!r}")
+    return value

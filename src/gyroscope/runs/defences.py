@@ -1,45 +1,41 @@
-"""Defences by name: a rule and a placement that belong together, and what speaks for them.
+"""Defences by name: a rule and a placement of momentum that belong together, and the evidence for them.
 
 A name stands for settings of a configuration and for nothing else: a run directory holds the settings.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gyroscope._core.errors import UnknownNameError
 
 
-@dataclasses.dataclass(frozen=True)
-class Defence:
+class Defence(NamedTuple):
     """Settings of a configuration that were measured together."""
 
     name: str
     summary: str
     settings: Mapping[str, str]
-    """Keys of the configuration, with the values that they get."""
+    """Keys of the configuration and their values."""
 
 
 DEFENCES: dict[str, Defence] = {
-    defence.name: defence
-    for defence in (
-        Defence(
-            "best",
-            "loses least in the worst case, by all that was measured here: docs/beyond/best.md",
-            {"rule": "flame", "momentum": "workers"},
-        ),
-        Defence(
-            "none",
-            "the mean of all rows, at anybody's mercy: what others are compared with",
-            {"rule": "average", "momentum": "workers"},
-        ),
-    )
+    "best": Defence(
+        "best",
+        "loses least in the worst case, by all that was measured here: docs/beyond/best.md",
+        {"rule": "flame", "momentum": "workers"},
+    ),
+    "none": Defence(
+        "none",
+        "the mean of all rows, which one Byzantine worker controls: what others are compared with",
+        {"rule": "average", "momentum": "workers"},
+    ),
 }
 
 
 def defence(name: str) -> dict[str, str]:
-    """The settings of a defence, to be completed: `Config(**defence("best"), attack="little", byzantine=5)`."""
+    """Return the settings of a defence, to be completed: `Config(**defence("best"), attack="little", byzantine=5)`."""
     if name not in DEFENCES:
         raise UnknownNameError("defence", name, DEFENCES)
     return dict(DEFENCES[name].settings)

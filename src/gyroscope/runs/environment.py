@@ -15,7 +15,7 @@ import torch
 
 
 def environment() -> dict[str, Any]:
-    """What the numbers may depend on besides the configuration."""
+    """Return what the numbers of a run may depend on besides its configuration."""
     import numpy
 
     from gyroscope import __version__
@@ -45,9 +45,9 @@ def _processor() -> str:
 
 @functools.cache
 def _commit() -> str | None:
-    """The commit of Gyroscope's own source, if it runs from a checkout; asked for once, when most of it is loaded."""
+    """Return the commit of Gyroscope's source if it runs from a checkout, as it is when first asked for."""
     try:
-        # An installed copy may lie inside somebody else's repository: only one that tracks this very file is ours.
+        # An installed copy may be inside another repository: only one that tracks this very file is ours.
         _git("ls-files", "--error-unmatch", __file__)
         return _git("describe", "--always", "--dirty", "--abbrev=12") or None
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""What happened to the workers of a run, one line each: `events.csv`, written by the server and by Flower alike."""
+"""`events.csv`: what happened to the workers of a run, one line each. The parameter server and Flower write it."""
 
 from __future__ import annotations
 
@@ -17,38 +17,24 @@ STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
 _LONGEST = 300
 
 
-class Events:
-    """A log that only grows: resuming does not cut it back, because what it tells did happen.
+class EventLog:
+    """Append events to a run directory, which must exist. Resuming does not cut the log back: the events did happen."""
 
-    Events before `write_to` are kept until then; later ones can be read at once. `step` is that of the events to come.
-    """
-
-    def __init__(self) -> None:
-        self.step = 0
-        self._kept: list[tuple[str, ...]] = []
-        self._path: Path | None = None
-
-    def write_to(self, directory: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._path = directory / EVENTS
-        self._write()
 
-    def add(self, event: str, worker: int | None = None, detail: str = "", who: str = "") -> None:
-        """worker: its number, that is, its row and its column in workers.csv. who: the process or node behind it."""
+    def add(self, step: int, event: str, worker: int | None = None, detail: str = "", who: str = "") -> None:
+        """Write one event; a reader of the file sees it at once.
+
+        `worker` is the number of a row and of a column in workers.csv, `who` the process or node that has it now. `who`
+        and `detail` may be a stranger's text, so both are made printable.
+        """
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
-        number = "" if worker is None else str(worker)
-        # Both texts may be a stranger's.
-        texts = (shortened(text, _LONGEST) for text in (who, detail))
-        self._kept.append((now, str(self.step), event, number, *texts))
-        if self._path:
-            self._write()
-
-    def _write(self) -> None:
-        assert self._path
-        with disk_errors(self._path.parent, self.step):
+        number = "" if worker is None else worker
+        with disk_errors(self._path.parent, step):
             new = not self._path.exists()
             with open(self._path, "a", encoding="utf-8", newline="") as file:
                 table = csv.writer(file, lineterminator="\n")
                 if new:
                     table.writerow(COLUMNS)
-                table.writerows(self._kept)
-        self._kept.clear()
+                table.writerow((now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST)))

@@ -47,7 +47,7 @@ class TrainingLoop(ABC):
         """Return one line that says what is run."""
 
     def state(self) -> dict[str, Any] | None:
-        """Return what a checkpoint holds; None where there is no resuming."""
+        """Return the content of a checkpoint; None for a kind of run that cannot be resumed."""
         return None
 
     @classmethod
@@ -58,7 +58,7 @@ class TrainingLoop(ABC):
     def go(
         self,
         directory: RunDirectory | None,
-        callback: Callback,
+        callbacks: Sequence[Callback],
         stop: Callable[[], bool],
         clock: Clock = UNTIMED,
     ) -> Result:
@@ -66,25 +66,28 @@ class TrainingLoop(ABC):
 
         Args:
             directory: where to record; None to keep the tables in memory only.
-            callback: called at every round and evaluation.
-            stop: asked after every round; once it returns True the run ends with the status `interrupted`.
-            clock: told what the time is spent on.
+            callbacks: called in this order at every round and evaluation.
+            stop: called after every round; once it returns True the run ends with the status `interrupted`.
+            clock: measures where the time goes.
         """
-        callback.begin(self.title(), self.step, self.config.steps)
+        for callback in callbacks:
+            callback.begin(self.title(), self.step, self.config.steps)
         saved = time.monotonic()
         status = run_dir.COMPLETE
         try:
             clock.start()
             if not self.tables[run_dir.EVALUATIONS]:
-                self.evaluate(directory, callback, clock)
+                self.evaluate(directory, callbacks, clock)
             while self.step < self.config.steps:
-                callback.step(self.play_round(directory, clock))
+                row = self.play_round(directory, clock)
+                for callback in callbacks:
+                    callback.step(row)
                 if not bool(matrix.all_finite(self.parameters)):
                     status = run_dir.DIVERGED
                     break
                 clock.lap("record")
                 if self.step % self.config.evaluate_every == 0 or self.step == self.config.steps:
-                    self.evaluate(directory, callback, clock)
+                    self.evaluate(directory, callbacks, clock)
                 if stop() and self.step < self.config.steps:
                     status = run_dir.INTERRUPTED
                     break
@@ -100,25 +103,21 @@ class TrainingLoop(ABC):
                 directory.set_status(run_dir.FAILED, step=self.step, reason=reason)
             raise
         finally:
-            callback.end()
+            for callback in callbacks:
+                callback.end()
         if directory:
             self._conclude(directory, status)
         return self.result(status, directory)
 
-    def evaluate(self, directory: RunDirectory | None, callback: Callback, clock: Clock = UNTIMED) -> None:
+    def evaluate(self, directory: RunDirectory | None, callbacks: Sequence[Callback], clock: Clock = UNTIMED) -> None:
         """Measure the accuracy on the test set, and record it."""
-        found = evaluate(self.model, self.test, self.config.seed)
+        row = evaluation_row(self.step, self.model, self.test, self.config.seed)
         clock.lap("evaluation")
-        row: dict[str, Number] = {
-            "step": self.step,
-            "accuracy": found.accuracy,
-            "correct": found.correct,
-            "samples": found.samples,
-        }
         self.record(directory, run_dir.EVALUATIONS, row)
         if directory:
             directory.flush()
-        callback.evaluated(row)
+        for callback in callbacks:
+            callback.evaluated(row)
         clock.lap("record")
 
     def record(self, directory: RunDirectory | None, table: str, row: Mapping[str, Number]) -> None:
@@ -149,3 +148,9 @@ class TrainingLoop(ABC):
         result = self.result(status, directory)
         accuracies = {"max_accuracy": result.max_accuracy, "final_accuracy": result.final_accuracy}
         directory.finish(status, self.model.state_dict(), step=self.step, **accuracies)
+
+
+def evaluation_row(step: int, model: nn.Module, test: Split, seed: int) -> dict[str, Number]:
+    """Evaluate the model after so many rounds; return the row of evaluations.csv."""
+    found = evaluate(model, test, seed)
+    return {"step": step, "accuracy": found.accuracy, "correct": found.correct, "samples": found.samples}

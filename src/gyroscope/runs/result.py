@@ -1,4 +1,4 @@
-"""How a run went, as Python sees it."""
+"""The result of a run, as Python sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Result:
-    """How a run went: its status, its tables, and the trained model."""
+    """The result of a run: its status, its tables, and the trained model."""
 
     config: ResolvedCommon
     status: str
@@ -30,7 +30,7 @@ class Result:
     directory: Path | None
     tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
     reason: str = ""
-    """Why it was interrupted, where nobody asked for it."""
+    """Why the run was interrupted, where nobody asked for it."""
 
     @property
     def metrics(self) -> pandas.DataFrame:
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def evaluations(self) -> pandas.DataFrame:
-        """Accuracy on the test set, every so many steps."""
+        """Accuracy on the test set, a row every `evaluate_every` steps."""
         return self._frame(run_dir.EVALUATIONS)
 
     @property
     def weights(self) -> pandas.DataFrame:
-        """Each worker's share in each aggregate, Byzantine workers last; empty where the rule has no such thing."""
+        """Each worker's share in each aggregate, Byzantine workers last; empty for rules without shares."""
         return self._frame(run_dir.WEIGHTS)
 
     @property

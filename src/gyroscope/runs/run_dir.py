@@ -13,7 +13,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import RunDirectoryError, StorageError
-from gyroscope.runs.config import CommonConfig, Config, ResolvedConfig
+from gyroscope.runs.config import CommonConfig, Config
 from gyroscope.runs.environment import environment
 from gyroscope.simulation.metrics import COLUMNS, Number
 
@@ -29,7 +29,7 @@ CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
 CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
 DRIFT = "drift.csv"  # only where there are several servers
-EVENTS = "events.csv"  # only where workers are processes of their own
+EVENTS = "events.csv"  # only where workers are separate processes
 ARRIVALS = "arrivals.csv"  # only in asynchronous runs
 FLOWER = "flower.toml"  # only in the runs of gyroscope.integrations.flower
 _OWN = (
@@ -42,6 +42,12 @@ _UNFINISHED = ".new"
 EVALUATION_COLUMNS = ("step", "accuracy", "correct", "samples")
 RUNNING, COMPLETE, DIVERGED, INTERRUPTED, FAILED = "running", "complete", "diverged", "interrupted", "failed"
 
+_NOT_RESUMABLE = {
+    FLOWER: ("a Flower app", "start it anew: flwr run"),
+    ARRIVALS: ("an asynchronous run", "begin anew: gyroscope async --overwrite"),
+}
+"""Files that only runs have that cannot be resumed: whose they are, and what to do instead."""
+
 
 def columns(workers: int) -> dict[str, Sequence[str]]:
     """Return the tables that every synchronous run has, each with its columns."""
@@ -49,12 +55,19 @@ def columns(workers: int) -> dict[str, Sequence[str]]:
     return {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
 
 
-class RunDirectory:
-    """One run's files. Make it with `create` or `reopen`, and use it in a `with` block."""
+def free_path(wanted: Path) -> Path:
+    """Return the path, with a number appended where it exists already."""
+    candidate, number = wanted, 2
+    while candidate.exists():
+        candidate, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    return candidate
 
-    def __init__(self, path: Path, config: CommonConfig, columns: Mapping[str, Sequence[str]]) -> None:
+
+class RunDirectory:
+    """The files of one run, locked for this process. Open it with `create` or `reopen`, in a `with` block."""
+
+    def __init__(self, path: Path, columns: Mapping[str, Sequence[str]]) -> None:
         self.path = path
-        self.config = config
         self.columns = columns
         """The tables, each with its columns."""
         self._tables: dict[str, IO[str]] = {}
@@ -64,13 +77,20 @@ class RunDirectory:
     def create(
         cls, path: str | Path, config: CommonConfig, columns: Mapping[str, Sequence[str]], *, overwrite: bool = False
     ) -> RunDirectory:
-        """Begin a new run directory. An existing run is an error unless it is to be overwritten."""
+        """Begin a new run directory: write the configuration, and each table with its columns.
+
+        With `overwrite` a run that is there is replaced; files of other names stay.
+
+        Raises:
+            RunDirectoryError: the directory holds a run or other files, or another process uses it.
+            StorageError: the disk refuses a write.
+        """
         path = Path(path)
         cls.check_free(path, overwrite=overwrite)
-        directory = cls(path, config, columns)
+        directory = cls(path, columns)
         try:
             with disk_errors(path, "start"):
-                directory._begin()
+                directory._begin(config)
         except BaseException:
             directory.close()
             raise
@@ -78,7 +98,7 @@ class RunDirectory:
 
     @classmethod
     def check_free(cls, path: Path, *, overwrite: bool = False) -> None:
-        """Whether a run may begin there: nobody's files are in the way."""
+        """Raise a RunDirectoryError unless a run may begin there."""
         with disk_errors(path, "start"):
             exists, is_directory = path.exists(), path.is_dir()
             entries = [entry.name for entry in path.iterdir()] if is_directory else []
@@ -93,7 +113,7 @@ class RunDirectory:
         if strangers and CONFIG not in entries:
             raise RunDirectoryError(f"{path} holds no run but other files ({strangers[0]}): choose another --out")
 
-    def _begin(self) -> None:
+    def _begin(self, config: CommonConfig) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         for name in _OWN:
@@ -101,12 +121,12 @@ class RunDirectory:
                 shutil.rmtree(self.path / name, ignore_errors=True)
             elif name != LOCK:
                 (self.path / name).unlink(missing_ok=True)
-        for table, columns in self.columns.items():
-            _replace(self.path / table, (",".join(columns) + "\n").encode())
-        _replace(self.path / ENVIRONMENT, (json.dumps([environment()], indent=2) + "\n").encode())
+        for table in self.columns:
+            self._write_table(table, [])
+        _write_json(self.path / ENVIRONMENT, [environment()])
         self.set_status(RUNNING, step=0)
         # Last, because a directory without a configuration holds no run.
-        _replace(self.path / CONFIG, self.config.to_toml().encode())
+        _replace(self.path / CONFIG, config.to_toml().encode())
 
     @classmethod
     def read_config(cls, path: str | Path) -> Config:
@@ -116,23 +136,18 @@ class RunDirectory:
             RunDirectoryError: there is no run, or it is of a kind that cannot be resumed.
         """
         path = Path(path)
-        if (path / FLOWER).is_file():
-            raise RunDirectoryError(
-                f"{path} was written by a Flower app and cannot be resumed here: start it anew, flwr run"
-            )
+        for name, (whose, remedy) in _NOT_RESUMABLE.items():
+            if (path / name).is_file():
+                raise RunDirectoryError(f"{path} is the directory of {whose}, which cannot be resumed: {remedy}")
         if not (path / CONFIG).is_file():
             raise RunDirectoryError(f"{path} holds no run to resume: there is no {CONFIG} in it")
-        if (path / ARRIVALS).is_file():
-            raise RunDirectoryError(
-                f"{path} holds an asynchronous run, which cannot be resumed: begin anew, gyroscope async --overwrite"
-            )
         return Config.load(path / CONFIG)
 
     @classmethod
-    def reopen(cls, path: str | Path, config: ResolvedConfig, columns: Mapping[str, Sequence[str]]) -> RunDirectory:
-        """Open an existing run directory, to read or to resume."""
+    def reopen(cls, path: str | Path, columns: Mapping[str, Sequence[str]]) -> RunDirectory:
+        """Open an existing run directory, to read or to resume. It must be complete, and no other process's."""
         path = Path(path)
-        directory = cls(path, config, columns)
+        directory = cls(path, columns)
         for name in (*columns, ENVIRONMENT, STATUS):
             if not (path / name).is_file():
                 raise RunDirectoryError(
@@ -149,17 +164,15 @@ class RunDirectory:
         self.close()
 
     def close(self) -> None:
-        """Let go of the files and of the lock."""
-        for table in self._tables.values():
+        """Close the files and release the lock."""
+        for file in (*self._tables.values(), self._lock):
             with contextlib.suppress(OSError):  # a full disk was reported when it happened
-                table.close()
+                if file:
+                    file.close()
         self._tables.clear()
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
 
     def _acquire(self) -> None:
-        """One process at a time may write a run directory."""
+        """Lock the directory: one process at a time may write it."""
         try:
             import fcntl
         except ImportError:  # a system without it relies on its user
@@ -169,7 +182,6 @@ class RunDirectory:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as problem:
             self._lock.close()
-            self._lock = None
             raise RunDirectoryError(f"{self.path} is in use by another process: wait for it or stop it") from problem
         except OSError:
             pass  # a file system without locks (some network ones) relies on its user, too
@@ -181,7 +193,7 @@ class RunDirectory:
         with disk_errors(self.path, row["step"]):
             if table not in self._tables:
                 self._tables[table] = open(self.path / table, "a", encoding="utf-8", newline="")  # noqa: SIM115
-            self._tables[table].write(",".join(cell(row[column]) for column in self.columns[table]) + "\n")
+            self._tables[table].write(self._line(table, row))
 
     def flush(self) -> None:
         """Let readers of the directory see what was appended."""
@@ -189,44 +201,57 @@ class RunDirectory:
             for table in self._tables.values():
                 table.flush()
 
-    def cut_back(self, step: int) -> None:
-        """Forget rows from the step on: they were written after the checkpoint and will be computed again.
+    def _sync(self) -> None:
+        for table in self._tables.values():
+            table.flush()
+            os.fsync(table.fileno())
+
+    def cut_back(self, step: int) -> dict[str, list[dict[str, Number]]]:
+        """Drop rows from the step on, which were written after the checkpoint; return the tables that are left.
 
         Columns that the version that began the run did not know are added, empty.
         """
-        for table, columns in self.columns.items():
+        tables = {}
+        for name, columns in self.columns.items():
             # An evaluation at step s happens after s rounds, so the one at `step` belongs to the checkpoint.
-            last = step if table == EVALUATIONS else step - 1
-            lines = (self.path / table).read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = lines[:1] + [
-                line for line in lines[1:] if line.endswith("\n") and int(line.split(",", 1)[0]) <= last
-            ]
+            last = step if name == EVALUATIONS else step - 1
+            kept = [row for row in self.rows(name) if int(row["step"] or 0) <= last]
+            tables[name] = [{column: row.get(column) for column in columns} for row in kept]
             with disk_errors(self.path, step):
-                _replace(self.path / table, "".join(_arranged(kept, columns)).encode())
+                self._write_table(name, tables[name])
+        return tables
 
     def rows(self, table: str) -> list[dict[str, Number]]:
-        """A table read back, with the exact numbers that were written."""
-        with open(self.path / table, encoding="utf-8", newline="") as file:
-            return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        """Read a table, with the exact numbers that were written. An incomplete last line does not count."""
+        text = (self.path / table).read_text(encoding="utf-8")
+        complete = io.StringIO(text[: text.rfind("\n") + 1])
+        return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(complete)]
+
+    def _write_table(self, table: str, rows: Iterable[Mapping[str, Number]]) -> None:
+        lines = [",".join(self.columns[table]) + "\n", *(self._line(table, row) for row in rows)]
+        _replace(self.path / table, "".join(lines).encode())
+
+    def _line(self, table: str, row: Mapping[str, Number]) -> str:
+        """Write numbers so that they read back to the same bits; an empty cell where the quantity does not exist."""
+        cells = (row[column] for column in self.columns[table])
+        return ",".join("" if value is None else repr(value) for value in cells) + "\n"
 
     # -- checkpoints, status, model ----------------------------------------------------------------------------------
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
         """Replace the checkpoint, after making sure that the tables' rows up to it are on disk."""
         with disk_errors(self.path, state["step"]):
-            for table in self._tables.values():
-                table.flush()
-                os.fsync(table.fileno())
-            _replace(self.path / CHECKPOINT, _torch_bytes(dict(state)))
+            self._sync()
+            _replace(self.path / CHECKPOINT, _torch_bytes(state))
             self.set_status(RUNNING, step=state["step"])
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The last checkpoint, or None where none was written yet."""
+    def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
+        """Return the last checkpoint with its tensors on the device, or None where none was written yet."""
         path = self.path / CHECKPOINT
         if not path.exists():
             return None
         try:
-            state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+            state: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
         except Exception as problem:
             # torch's own message is long and advises to trust the file; ours does neither.
             raise RunDirectoryError(
@@ -235,20 +260,20 @@ class RunDirectory:
         return state
 
     def finish(self, status: str, model: Mapping[str, Tensor], **facts: Number | str) -> None:
-        """The run has ended: keep the final model, drop the checkpoint that only resuming needs."""
+        """End the run: keep the final model and the facts, and drop the checkpoint that only resuming needs."""
         with disk_errors(self.path, "finish"):
-            for table in self._tables.values():
-                table.flush()
-                os.fsync(table.fileno())
-            _replace(self.path / MODEL, _torch_bytes(dict(model)))
+            self._sync()
+            _replace(self.path / MODEL, _torch_bytes(model))
             self.set_status(status, **facts)
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def set_status(self, status: str, **facts: Number | str) -> None:
+        """Replace status.json."""
         with disk_errors(self.path, "status"):
-            _replace(self.path / STATUS, (json.dumps({"status": status, **facts}, indent=2) + "\n").encode())
+            _write_json(self.path / STATUS, {"status": status, **facts})
 
     def status(self) -> dict[str, Any]:
+        """Read status.json."""
         try:
             status: dict[str, Any] = json.loads((self.path / STATUS).read_text(encoding="utf-8"))
         except (OSError, ValueError) as problem:
@@ -256,47 +281,29 @@ class RunDirectory:
         return status
 
     def add_session(self) -> None:
-        """Note in which environment the run goes on."""
+        """Record the environment in which the run continues."""
         path = self.path / ENVIRONMENT
         with disk_errors(self.path, "resume"):
-            sessions = json.loads(path.read_text(encoding="utf-8"))
-            _replace(path, (json.dumps([*sessions, environment()], indent=2) + "\n").encode())
-
-
-def cell(value: Number) -> str:
-    """A number as text that reads back to the same bits; nothing where the quantity does not exist."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return str(value)
-    return repr(value)
-
-
-def _arranged(lines: list[str], columns: Sequence[str]) -> list[str]:
-    """A table's lines, header first, with these columns: nothing in those that they lack."""
-    header = lines[0].rstrip("\n").split(",") if lines else []
-    if header == list(columns):
-        return lines
-    cells = (dict(zip(header, line.rstrip("\n").split(","), strict=True)) for line in lines)
-    rows = [[row.get(column, "") for column in columns] for row in cells]
-    return [",".join(row) + "\n" for row in (list(columns), *rows[1:])]
+            _write_json(path, [*json.loads(path.read_text(encoding="utf-8")), environment()])
 
 
 def _number(text: str) -> Number:
-    if text == "":
-        return None
-    if text in ("True", "False"):
-        return text == "True"
+    if text in ("", "True", "False"):
+        return text == "True" if text else None
     try:
         return int(text)
     except ValueError:
         return float(text)
 
 
-def _torch_bytes(state: Any) -> bytes:
+def _torch_bytes(state: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save(dict(state), buffer)
     return buffer.getvalue()
+
+
+def _write_json(path: Path, value: object) -> None:
+    _replace(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 def _replace(path: Path, content: bytes) -> None:
@@ -320,21 +327,17 @@ def disk_errors(path: Path, when: object) -> Iterator[None]:
     except StorageError:
         raise
     except OSError as problem:
-        if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-            cause = "the disk is full"
-        else:
-            cause = problem.strerror or str(problem)
+        full = problem.errno in (errno.ENOSPC, errno.EDQUOT)
+        cause = "the disk is full" if full else problem.strerror or str(problem)
         moment = f"at step {when}" if isinstance(when, int) else f"({when})"
         raise StorageError(f"cannot write to {path} {moment}: {cause}. What to do: {_remedy(path)}") from problem
 
 
 def _remedy(path: Path) -> str:
     with contextlib.suppress(OSError):
-        if (path / FLOWER).exists():
-            return "make room or permit writing, then start it anew: flwr run"
-        if (path / ARRIVALS).exists():
-            return "make room or permit writing, then begin anew: gyroscope async --overwrite"
-        if (path / CONFIG).exists():
-            command = "serve" if (path / EVENTS).exists() else "train"
-            return f"make room or permit writing, then continue with gyroscope {command} --resume {path}"
+        command = "serve" if (path / EVENTS).exists() else "train"
+        remedies = {name: remedy for name, (_, remedy) in _NOT_RESUMABLE.items()}
+        for name, remedy in {**remedies, CONFIG: f"continue with gyroscope {command} --resume {path}"}.items():
+            if (path / name).exists():
+                return f"make room or permit writing, then {remedy}"
     return "choose another place with --out"

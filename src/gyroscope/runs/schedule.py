@@ -10,12 +10,12 @@ from gyroscope._core.errors import ConfigError
 
 @dataclasses.dataclass(frozen=True)
 class Schedule:
-    """Piecewise constant: (first step, value) pairs in ascending order, the first of them at step 0."""
+    """A piecewise constant learning rate: (first step, value) pairs in ascending order, the first at step 0."""
 
     pieces: tuple[tuple[int, float], ...]
 
     def at(self, step: int) -> float:
-        """The value in force at a step."""
+        """Return the value in force at a step."""
         return next(value for first, value in reversed(self.pieces) if first <= step)
 
     def __str__(self) -> str:
@@ -23,18 +23,18 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str | float) -> Schedule:
-        """Read a schedule; the error says which piece is wrong."""
+        """Read a schedule; raise a ConfigError that quotes the piece that is wrong."""
         how = "write a rate, or a rate and then step:rate pairs with growing steps, as in 0.01,1500:0.001"
         pieces: list[tuple[int, float]] = []
-        for piece in str(text).split(","):
-            first, colon, value = piece.strip().rpartition(":")
+        for piece in map(str.strip, str(text).split(",")):
+            first, colon, value = piece.rpartition(":")
             try:
                 step, rate = int(first) if colon else 0, float(value)
             except ValueError:
-                raise ConfigError(f"cannot read {piece.strip()!r} in the schedule {text!r}: {how}") from None
+                raise ConfigError(f"cannot read {piece!r} in the schedule {text!r}: {how}") from None
             if not (0 < rate < math.inf):
-                raise ConfigError(f"a learning rate must be positive and finite, got {piece.strip()!r} in {text!r}")
+                raise ConfigError(f"a learning rate must be positive and finite, got {piece!r} in {text!r}")
             if bool(pieces) != bool(colon) or (pieces and step <= pieces[-1][0]):
-                raise ConfigError(f"{piece.strip()!r} is out of place in the schedule {text!r}: {how}")
+                raise ConfigError(f"{piece!r} is out of place in the schedule {text!r}: {how}")
             pieces.append((step, rate))
         return cls(tuple(pieces))

@@ -1,4 +1,4 @@
-"""From a configuration to the simulated workers: the model as it is before the first round, the device, the data."""
+"""From a configuration to the simulated workers: the initial model, the device, the data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def simulated_workers(
     """Make the honest workers of a resolved configuration, with a model of their own.
 
     Args:
-        config: what they are to do. Its `threads`, if set, becomes torch's number of threads.
+        config: the configuration. Its `threads`, if set, becomes torch's number of threads.
         task: model, data and loss.
         only: the number of one worker to make; without it, all honest ones.
 
@@ -60,7 +60,7 @@ def simulated_workers(
 
 
 def first_model(task: tasks.Task, seed: int) -> nn.Module:
-    """The model at the start of a run. A module that was passed in is copied: training never changes the original."""
+    """Return the model at the start of a run; a module that the task holds is copied and never changes."""
     if isinstance(task.model, nn.Module):
         return copy.deepcopy(task.model)
     with random_streams.ambient(seed, "init"):

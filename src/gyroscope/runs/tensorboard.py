@@ -9,23 +9,20 @@ from gyroscope.runs import run_dir
 from gyroscope.runs.callbacks import Callback, Row
 
 
-def check_tensorboard(out: str | Path | None) -> None:
-    """Raise where scalars for TensorBoard cannot be written."""
-    if out is None:
-        raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as problem:
-        raise MissingExtraError(
-            "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
-        ) from problem
-
-
 class TensorBoard(Callback):
-    """Write every number of a run as a scalar, into the run directory."""
+    """Write every number of a run as a scalar into its run directory."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / run_dir.BOARD
+    def __init__(self, directory: str | Path | None) -> None:
+        """Raise a GyroscopeError where there is no run directory or no tensorboard package."""
+        if directory is None:
+            raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
+        try:
+            import torch.utils.tensorboard  # noqa: F401
+        except ImportError as problem:
+            raise MissingExtraError(
+                "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
+            ) from problem
+        self.path = Path(directory) / run_dir.BOARD
 
     def begin(self, title: str, step: int, steps: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -37,8 +34,7 @@ class TensorBoard(Callback):
             if name != "step" and value is not None:
                 self.writer.add_scalar(name, float(value), int(row["step"] or 0))
 
-    def evaluated(self, row: Row) -> None:
-        self.step(row)
+    evaluated = step
 
     def end(self) -> None:
         self.writer.close()

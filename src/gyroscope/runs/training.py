@@ -17,13 +17,13 @@ from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RunDirectoryError
 from gyroscope.momentum import RobustAggregator, WorkerMomentum
 from gyroscope.runs import run_dir, setup, variants
-from gyroscope.runs.callbacks import Callback, Callbacks
+from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import NO_ATTACK, CommonConfig, Config, ResolvedConfig
 from gyroscope.runs.loop import TrainingLoop
 from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
-from gyroscope.runs.tensorboard import TensorBoard, check_tensorboard
+from gyroscope.runs.tensorboard import TensorBoard
 from gyroscope.simulation import tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.data.splits import Split
@@ -33,7 +33,7 @@ from gyroscope.simulation.trusted import TrustedSamples
 from gyroscope.simulation.workers import SimulatedWorkers, Workers
 
 WorkerFactory = Callable[[ResolvedConfig, SimulatedWorkers], Workers]
-"""Makes the workers that take the place of the simulated honest ones."""
+"""Makes the honest workers of a run in place of the simulated ones, which it is given."""
 
 
 def train(
@@ -54,11 +54,11 @@ def train(
 
     Args:
         config: what to run.
-        task: a task of your own; without it, the one that the configuration names.
+        task: your own task; without it, the one that the configuration names.
         out: the run directory to write; without it, results are only returned.
         overwrite: whether to replace a run in `out`.
         callbacks: called at every round and evaluation (`gyroscope.runs.callbacks`, `gyroscope.runs.progress`).
-        stop: asked after every round; once it returns True the run ends with a checkpoint and the status
+        stop: called after every round; once it returns True the run ends with a checkpoint and the status
             `interrupted`.
         tensorboard: whether to write TensorBoard's files, too.
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
@@ -73,17 +73,15 @@ def train(
     resolved = config.resolve(task)
     if resolved.data_dir is not None:
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
-    # What can go wrong at once does so before data is loaded or anything is written.
-    if tensorboard:
-        check_tensorboard(out)
+    # The checks that need no data come before data is loaded or anything is written.
+    watching = [*callbacks, TensorBoard(out)] if tensorboard else callbacks
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    kind = variants.run_class(config)
-    run = kind(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
+    run = variants.run_class(config)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
     if out is None:
-        return run.go(None, Callbacks(*callbacks), stop, clock)
+        return run.go(None, watching, stop, clock)
     with RunDirectory.create(out, run.config, run.columns(run.config), overwrite=overwrite) as directory:
-        return run.go(directory, _callbacks(callbacks, directory, tensorboard), stop, clock)
+        return run.go(directory, watching, stop, clock)
 
 
 def resume(
@@ -99,7 +97,7 @@ def resume(
 ) -> Result:
     """Continue an interrupted or killed run, to the same bits as if it had never stopped.
 
-    A run that has ended already is only read back.
+    Of a run that has ended only the result is read.
 
     Args:
         out: the run directory.
@@ -113,17 +111,16 @@ def resume(
     config = RunDirectory.read_config(out)
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))
     kind = variants.run_class(config)
-    with RunDirectory.reopen(out, resolved, kind.columns(resolved)) as directory:
+    with RunDirectory.reopen(out, kind.columns(resolved)) as directory:
         run = kind(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
         status = directory.status()
         if status["status"] in (run_dir.COMPLETE, run_dir.DIVERGED):
             return run.read_back(directory, status)
-        if tensorboard:
-            check_tensorboard(out)
+        watching = [*callbacks, TensorBoard(out)] if tensorboard else callbacks
         run.restore(directory)
         directory.add_session()
         directory.set_status(run_dir.RUNNING, step=run.step)
-        return run.go(directory, _callbacks(callbacks, directory, tensorboard), stop, clock)
+        return run.go(directory, watching, stop, clock)
 
 
 def load_task(config: CommonConfig, progress: bool = False) -> tasks.Task:
@@ -131,12 +128,8 @@ def load_task(config: CommonConfig, progress: bool = False) -> tasks.Task:
     return tasks.parse(config.task).load(config.data_dir, progress)
 
 
-def _callbacks(given: Sequence[Callback], directory: RunDirectory, scalars: bool) -> Callback:
-    return Callbacks(*given, *([TensorBoard(directory.path)] if scalars else []))
-
-
 class Run(TrainingLoop):
-    """A synchronous run with one server. All that changes from step to step is in `state()`."""
+    """A synchronous run with one server. `state()` returns all that changes from step to step."""
 
     config: ResolvedConfig
     accumulating: tuple[str, ...] = ("workers",)
@@ -151,12 +144,13 @@ class Run(TrainingLoop):
         rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         at_workers = config.momentum in self.accumulating
-        trusted = None
+        trusted = byzantine_gradients = None
         if "trusted" in rule.uses:
-            before_rule = at_workers or config.momentum == "server-kept"
-            trusted = TrustedSamples(
-                config.trusted, honest, self._worker_momentum() if before_rule else None, config.seed
-            )
+            momentum = self._worker_momentum() if at_workers or config.momentum == "server-kept" else None
+            trusted = TrustedSamples(config.trusted, honest, momentum, config.seed)
+        if config.byzantine:
+            momentum_factory = self._worker_momentum if at_workers else None
+            byzantine_gradients = ByzantineGradients(honest, config.byzantine, momentum_factory)
         self.round_config = RoundConfig(
             workers=workers,
             attack=None if config.attack == NO_ATTACK else attacks.parse(config.attack),
@@ -165,17 +159,10 @@ class Run(TrainingLoop):
             mu=config.mu,
             seed=config.seed,
             trusted=trusted,
-            byzantine_gradients=ByzantineGradients(
-                honest, config.byzantine, self._worker_momentum if at_workers else None
-            )
-            if config.byzantine
-            else None,
+            byzantine_gradients=byzantine_gradients,
         )
-        self.round_state = RoundState(
-            self.round_config,
-            self._aggregator(),
-            self._worker_momentum() if at_workers and not workers.accumulates else None,
-        )
+        own = self._worker_momentum() if at_workers and not workers.accumulates else None
+        self.round_state = RoundState(self.round_config, self._aggregator(), own)
         self.metrics_state = MetricsState.begin(self.parameters)
         self.tables = {table: [] for table in self.columns(self.config)}
 
@@ -211,7 +198,7 @@ class Run(TrainingLoop):
         return row
 
     def _play(self, clock: Clock) -> Round:
-        """Play the round. (Another kind of run overrides this.)"""
+        """Play the round; a variant may override this."""
         return play_round(self.round_config, self.round_state, self.step, self.schedule.at(self.step), clock)
 
     def _record_round(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
@@ -224,60 +211,53 @@ class Run(TrainingLoop):
 
     def state(self) -> dict[str, Any]:
         """Return tensors and numbers only, so that `torch.load(weights_only=True)` reads it."""
-        config, state, metrics = self.round_config, self.round_state, self.metrics_state
+        metrics = self.metrics_state
         return {
             "step": self.step,
             "parameters": self.parameters,
             "buffers": dict(self.model.named_buffers()),
-            "worker_momentum": state.worker_momentum.state_dict() if state.worker_momentum else {},
-            "aggregator": state.aggregator.state_dict(),
-            "attack": dict(state.adversary),
-            "byzantine_gradients": config.byzantine_gradients.state_dict() if config.byzantine_gradients else {},
-            "trusted": config.trusted.momentum.state_dict() if config.trusted and config.trusted.momentum else {},
-            "workers": config.workers.state(),
-            "metrics": {
-                "start": metrics.start,
-                "previous": metrics.previous,
-                "past": metrics.trajectory.past,
-                "omega2": metrics.trajectory.omega2,
-                "lambda2": metrics.trajectory.lambda2,
-            },
+            "attack": dict(self.round_state.adversary),
+            "workers": self.round_config.workers.state(),
+            "metrics": {**vars(metrics), "trajectory": vars(metrics.trajectory)},
+            **{name: part.state_dict() for name, part in self._parts().items()},
         }
+
+    def _parts(self) -> dict[str, Any]:
+        """Return the objects of a round that have a state dict, by their keys in a checkpoint."""
+        config, state = self.round_config, self.round_state
+        parts = {
+            "worker_momentum": state.worker_momentum,
+            "aggregator": state.aggregator,
+            "byzantine_gradients": config.byzantine_gradients,
+            "trusted": config.trusted.momentum if config.trusted else None,
+        }
+        return {name: part for name, part in parts.items() if part is not None}
 
     def restore(self, directory: RunDirectory) -> None:
         """Return to the last checkpoint, or to the start where there is none."""
-        state = directory.load_checkpoint()
-        if state is None:
-            directory.cut_back(-1)
-            return
-        if "aggregator" not in state:
+        state = directory.load_checkpoint(self.parameters.device)
+        if state is not None and "aggregator" not in state:
             raise RunDirectoryError(
                 f"{directory.path} was interrupted under gyroscope 0.1, whose checkpoints this version does not read: "
                 "continue it with 0.1, or begin anew with --overwrite"
             )
-        self.load_state(_to(state, self.parameters.device))
-        directory.cut_back(self.step)
-        self.tables = {table: directory.rows(table) for table in self.tables}
+        if state is not None:
+            self.load_state(state)
+        self.tables = directory.cut_back(-1 if state is None else self.step)
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
-        config, round_state, metrics = self.round_config, self.round_state, state["metrics"]
-        self.step = state["step"]
+        self.step, metrics = state["step"], state["metrics"]
         with torch.no_grad():
             self.parameters.copy_(state["parameters"])
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(state["buffers"][name])
-        config.workers.restore(state["workers"])
-        if round_state.worker_momentum:
-            round_state.worker_momentum.load_state_dict(state["worker_momentum"])
-        round_state.aggregator.load_state_dict(state["aggregator"])
-        round_state.adversary = state["attack"]
-        if config.byzantine_gradients:
-            config.byzantine_gradients.load_state_dict(state["byzantine_gradients"])
-        if config.trusted and config.trusted.momentum:
-            config.trusted.momentum.load_state_dict(state["trusted"])
-        trajectory = theory.Trajectory(metrics["past"], metrics["omega2"], metrics["lambda2"])
-        self.metrics_state = MetricsState(metrics["start"], trajectory, metrics["previous"])
+        self.round_config.workers.restore(state["workers"])
+        for name, part in self._parts().items():
+            part.load_state_dict(state[name])
+        self.round_state.adversary = state["attack"]
+        trajectory = theory.Trajectory(**metrics["trajectory"])
+        self.metrics_state = MetricsState(**{**metrics, "trajectory": trajectory})
 
     def read_back(self, directory: RunDirectory, status: Mapping[str, Any]) -> Result:
         """Return the result of a run that has ended."""
@@ -295,12 +275,3 @@ class Run(TrainingLoop):
         attack = "no attack" if config.attack == NO_ATTACK else f"{config.attack} x{config.byzantine}"
         parts = [f"{config.task} {config.rule}", attack, f"momentum {config.momentum}"]
         return ", ".join([*parts, *(f"{name} {value}" for name, value in config.unusual().items())])
-
-
-def _to(state: Any, device: torch.device) -> Any:
-    """Move all tensors of a state to a device."""
-    if isinstance(state, Tensor):
-        return state.to(device)
-    if isinstance(state, dict):
-        return {name: _to(value, device) for name, value in state.items()}
-    return [_to(value, device) for value in state] if isinstance(state, list) else state

@@ -1,4 +1,4 @@
-"""Kinds of runs that other packages add: a configuration with more fields, and how such a run differs.
+"""Kinds of runs that other packages add: a configuration with more fields, and the class of such a run.
 
 A package lists its variants under the entry point `gyroscope.variants`; ours are in `gyroscope.research`. `gyroscope
 train`, TOML files and run directories then know their fields, while the core knows none of them.
@@ -37,12 +37,12 @@ class Variant:
         """Return the placements of momentum that `Config` does not have."""
         return {name: kind for name, kind in self.config.placements.items() if name not in PLACEMENTS}
 
-    def is_asked_for(self, values: Mapping[str, Any]) -> bool:
-        """Return whether a configuration with these values is of this kind."""
-        fields = self.extra_fields()
-        return values.get("momentum") in self.extra_placements() or any(
-            values[name] != field.default for name, field in fields.items() if name in values
-        )
+    def used(self, values: Mapping[str, Any]) -> list[str]:
+        """Return those of the values, as text, that only this kind of run has."""
+        fields = self.extra_fields().items()
+        used = [name for name, field in fields if name in values and values[name] != field.default]
+        at = values.get("momentum")
+        return used or ([f"momentum = {at!r}"] if at in self.extra_placements() else [])
 
 
 @functools.cache
@@ -52,18 +52,18 @@ def variants() -> tuple[Variant, ...]:
 
 
 def config_class(default: type[Config], values: Mapping[str, Any]) -> tuple[type[Config], dict[str, Any]]:
-    """Return the class of configuration that these values ask for, and those of the values that it knows.
+    """Return the class of configuration that has these values, and those of the values that it knows.
 
-    Keys of other variants are dropped where they say no more than that variant's default, as the files of 0.1 do.
+    Keys of other variants are dropped where they hold that variant's default, as the files of 0.1 do.
 
     Raises:
-        ConfigError: two variants are asked for at once.
+        ConfigError: the values belong to two variants at once.
     """
-    asked = [variant for variant in variants() if variant.is_asked_for(values)] if default is Config else []
+    asked = [variant for variant in variants() if variant.used(values)] if default is Config else []
     if len(asked) > 1:
         raise ConfigError(
             f"{' and '.join(variant.name for variant in asked)} are two kinds of runs that have no form together: "
-            + " or ".join(f"leave out {_used(variant, values)}" for variant in asked)
+            + " or ".join(f"leave out {', '.join(variant.used(values))}" for variant in asked)
         )
     kind = asked[0].config if asked else default
     known = {field.name for field in dataclasses.fields(kind)}
@@ -74,13 +74,7 @@ def config_class(default: type[Config], values: Mapping[str, Any]) -> tuple[type
 
 
 def run_class(config: Config) -> type[Run]:
-    """Return how a configuration is run."""
+    """Return the class that runs a configuration."""
     from gyroscope.runs.training import Run
 
     return next((variant.run for variant in variants() if isinstance(config, variant.config)), Run)
-
-
-def _used(variant: Variant, values: Mapping[str, Any]) -> str:
-    fields = variant.extra_fields()
-    used = [name for name, field in fields.items() if name in values and values[name] != field.default]
-    return ", ".join(used) or f"momentum = {values.get('momentum')!r}"

@@ -1,1 +1,1 @@
-"""The parameter server: it links worker processes and runs the training loop with their gradients."""
+"""The parameter server, which links worker processes and runs the training loop with their gradients."""

@@ -1,14 +1,15 @@
-"""The parameter server: a store for joining, links for the rounds, and the same run as in the simulation."""
+"""The parameter server: a store through which workers join, links for the rounds, and the simulation's run."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
+import functools
 import ipaddress
 import math
 import multiprocessing
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.runs import events, run_dir, training
 from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import Config, ResolvedConfig
-from gyroscope.runs.events import Events
-from gyroscope.runs.progress import remark
+from gyroscope.runs.events import EventLog
 from gyroscope.runs.result import Result
 from gyroscope.simulation import tasks
 from gyroscope.simulation.workers import SimulatedWorkers
@@ -35,13 +35,13 @@ _BACKLOG = 128
 
 @dataclasses.dataclass(frozen=True)
 class ServerOptions:
-    """Where workers come to, and how long they are waited for."""
+    """Where the server listens, and how long it waits for workers."""
 
     host: str = HOST
     port: int = PORT
-    """0: any port that is free."""
+    """0 takes any free port."""
     deadline: float = DEADLINE
-    """Seconds that a round waits for workers that are there, once it has enough rows."""
+    """Seconds that a round waits for linked workers, once it has enough rows."""
     grace: float = GRACE
     """Seconds that the run waits for enough workers, at the start and later."""
 
@@ -60,23 +60,40 @@ class ServerOptions:
 
 
 class Server:
-    """Listens as soon as it is made, so that workers may come at any time; use it in a `with` block."""
+    """Train with worker processes (`gyroscope.distributed.worker.Worker`) that connect over the network.
+
+        with Server(ServerOptions(host="10.0.0.5", port=29517)) as server:
+            result = server.train(config, "runs/a")
+
+    The server listens from its construction on, so workers may come at any time. Up to f of them may send anything,
+    stay silent or be missing; a round takes place with n - f finite rows. The network is trusted: neither the links
+    nor the store are authenticated or encrypted.
+    """
 
     def __init__(
         self, options: ServerOptions, callbacks: Sequence[Callback] = (), stop: Callable[[], bool] = lambda: False
     ) -> None:
+        """Begin to listen.
+
+        Args:
+            options: address, deadline and grace period.
+            callbacks: called at every round and evaluation, and told which workers are missing.
+            stop: called after every round and while waiting; once it returns True the run is interrupted.
+
+        Raises:
+            ConfigError: the address cannot be used, or the system has no forkserver (Windows).
+        """
         if "forkserver" not in multiprocessing.get_all_start_methods():
             raise ConfigError("a server needs Linux or macOS: its links are processes of a kind that this system lacks")
         self.options, self.callbacks, self.stop = options, callbacks, stop
-        self._socket = _listen(options.host, options.port)
-        self.host, self.port = self._socket.getsockname()[:2]
+        listener = _listen(options.host, options.port)
+        self.host, self.port = listener.getsockname()[:2]
         # The socket is ours, because the store by itself would listen on all networks of the machine.
         self._store = TCPStore(
             self.host, self.port, None, True, timedelta(seconds=30), wait_for_workers=False,
-            master_listen_fd=self._socket.fileno(),
+            master_listen_fd=listener.fileno(),
         )  # fmt: skip
-        self._socket.detach()  # from here on the store closes it
-        self.log = Events()
+        listener.detach()  # from here on the store closes it
         self._workers: LinkedWorkers | None = None
         self._over = False
 
@@ -87,7 +104,7 @@ class Server:
         self.end()
 
     def end(self) -> None:
-        """Close the links. Where the run is over the workers are told, and end; else they wait for the next server."""
+        """Close the links. If the run is over the workers end, too; else they wait for the next server."""
         workers, self._workers = self._workers, None
         if workers:
             workers.close(self._over)
@@ -100,64 +117,46 @@ class Server:
         task: tasks.Task | None = None,
         clock: Clock = UNTIMED,
     ) -> Result:
-        """`gyroscope.train` with the workers that come. (A task of one's own needs workers of one's own.)"""
-        return self._run(
-            lambda: training.train(
-                config, task=task, out=out, overwrite=overwrite, callbacks=self.callbacks, stop=self.stop, clock=clock,
-                worker_factory=self._worker_factory(Path(out)),
-            ),
-        )  # fmt: skip
+        """Run `gyroscope.train` with the workers that connect. (Your own task needs workers that know it.)"""
+        return self._run(out, training.train, config, out=out, overwrite=overwrite, task=task, clock=clock)
 
-    def resume(self, out: str | Path, machine: Mapping[str, Any] | None = None) -> Result:
-        """`gyroscope.resume` with the workers that come (back)."""
-        return self._run(
-            lambda: training.resume(
-                out, callbacks=self.callbacks, stop=self.stop, machine=machine,
-                worker_factory=self._worker_factory(Path(out)),
-            ),
-        )  # fmt: skip
+    def resume(self, out: str | Path) -> Result:
+        """Run `gyroscope.resume` with the workers that connect."""
+        return self._run(out, training.resume, out)
 
-    def _run(self, run: Callable[[], Result]) -> Result:
+    def _run(self, directory: str | Path, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         keep_freed_memory()
-        result = run()
+        factory = functools.partial(self._link_workers, EventLog(Path(directory)))
+        result = function(*arguments, callbacks=self.callbacks, stop=self.stop, worker_factory=factory, **options)
         self._over = result.status in (run_dir.COMPLETE, run_dir.DIVERGED)
-        if self._workers and not result.reason:  # a reason is in the log already
-            self.log.step = result.step
-            self.log.add(events.FINISHED if self._over else events.STOPPED, None, result.status)
+        if self._workers and self._workers.is_open and not result.reason:  # a reason is in the log already
+            event = events.FINISHED if self._over else events.STOPPED
+            self._workers.log.add(result.step, event, None, result.status)
         return result
+
+    def _link_workers(self, log: EventLog, config: ResolvedConfig, simulated: SimulatedWorkers) -> LinkedWorkers:
+        parameters = simulated.parameters
+        dtype = str(parameters.dtype).removeprefix("torch.")
+        # A rule that tolerates nothing needs every row.
+        tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
+        # Links start quickly because their processes are forked from one that has imported what they need.
+        multiprocessing.get_context("forkserver").set_forkserver_preload([_FORKED_FROM])
+        self._workers = LinkedWorkers(
+            simulated,
+            Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline),
+            self._store,
+            (self.host, self.port),
+            log,
+            required=simulated.count - max(0, tolerated),
+            grace=self.options.grace,
+            stop=self.stop,
+            remark=self._remark,
+        )
+        return self._workers
 
     def _remark(self, text: str) -> None:
         for callback in self.callbacks:
-            remark(callback, text)
-
-    def _worker_factory(self, directory: Path) -> training.WorkerFactory:
-        def worker_factory(config: ResolvedConfig, simulated: SimulatedWorkers) -> LinkedWorkers:
-            offer = Offer(
-                config,
-                simulated.count,
-                simulated.parameters.numel(),
-                str(simulated.parameters.dtype).removeprefix("torch."),
-                self.options.deadline,
-            )
-            # A rule that tolerates nothing needs every row.
-            tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
-            # So that links start quickly: their processes are forked from one that has imported what they need.
-            multiprocessing.get_context("forkserver").set_forkserver_preload([_FORKED_FROM])
-            self._workers = LinkedWorkers(
-                simulated,
-                offer,
-                self._store,
-                (self.host, self.port),
-                required=simulated.count - max(0, tolerated),
-                grace=self.options.grace,
-                log=self.log,
-                stop=self.stop,
-                remark=self._remark,
-                opened=lambda: self.log.write_to(directory),
-            )
-            return self._workers
-
-        return worker_factory
+            callback.remark(text)
 
 
 def _is_wildcard(host: str) -> bool:
@@ -176,13 +175,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(_BACKLOG)
     except OSError as problem:
         listener.close()
+        remedy = "choose another --port (0 takes any that is free), or stop the process that has it"
+        if problem.errno == errno.EADDRNOTAVAIL:
+            remedy = "name an address of this machine with --host (127.0.0.1 is reached from this machine only)"
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {problem.strerror or problem}. What to do: {_remedy(problem)}"
+            f"cannot listen on {host}:{port}: {problem.strerror or problem}. What to do: {remedy}"
         ) from problem
     return listener
-
-
-def _remedy(problem: OSError) -> str:
-    if problem.errno == errno.EADDRNOTAVAIL:
-        return "name an address of this machine with --host (127.0.0.1 is reached from this machine only)"
-    return "choose another --port (0 takes any that is free), or stop the process that has it"

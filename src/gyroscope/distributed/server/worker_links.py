@@ -1,4 +1,4 @@
-"""All links of a server, as the honest workers of a run: `collect` is where rows come in from outside."""
+"""`LinkedWorkers`: worker processes behind links, as the honest workers of a run."""
 
 from __future__ import annotations
 
@@ -17,31 +17,27 @@ from torch import Tensor
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope._linalg.matrix import all_finite, copy_finite
-from gyroscope.distributed.protocol import NO_STEP, OFFER, OVER, Message, Offer, TCPStore, link_key
-from gyroscope.distributed.server import link_process
-from gyroscope.distributed.server.broadcast_buffer import PLACES, BroadcastBuffer, shared
-from gyroscope.distributed.server.worker_handle import WorkerHandle
+from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, OFFER, OVER, ROUND, Message, Offer, TCPStore, link_key
+from gyroscope.distributed.server.link_process import LinkAddress, SharedBuffers, WorkerHandle
 from gyroscope.runs import events
-from gyroscope.runs.events import Events
+from gyroscope.runs.events import EventLog
 from gyroscope.simulation.workers import SimulatedWorkers, restore_buffers
 
 _SLICE_SECONDS = 0.2
-"""How long to sleep at most before looking whether somebody asked to stop."""
+"""How long to sleep at most before checking whether the run is to stop."""
 _END_SECONDS = 10.0
 
 
 class LinkedWorkers:
-    """The honest workers of a run, each a process of its own behind a link: they implement `Workers`.
+    """Collect the rows of worker processes: an implementation of `Workers`.
 
-    simulated: the workers whose place they take. Nothing but their number, their parameters and, for batch-norm's
-        running statistics, their data is used.
-    required: how many rows without NaN or inf a round needs. Missing ones count as Byzantine, so it is n - f for a
-        rule that tolerates f.
-    deadline: seconds that a round waits for workers that are there, once it has enough rows.
-    grace: seconds that it waits for enough rows. After as long a silence a worker's link is given up, too.
-    stop: asked while waiting.
-    remark: told who is missing.
-    opened: called before the first worker may join; the run directory is there by then.
+    Args:
+        simulated: the workers that these replace. Only their number, their parameters and, for batch-norm's running
+            statistics, their data are used.
+        required: how many finite rows a round needs: n - f for a rule that tolerates f, since missing ones count as
+            Byzantine. With them it waits for the other linked workers until `offer.deadline`.
+        grace: seconds that a round waits for enough rows, and a link for an answer.
+        stop: called while waiting; True abandons the round.
     """
 
     def __init__(
@@ -50,99 +46,98 @@ class LinkedWorkers:
         offer: Offer,
         store: TCPStore,
         address: tuple[str, int],
+        log: EventLog,
         *,
         required: int,
         grace: float,
-        log: Events,
         stop: Callable[[], bool] = lambda: False,
         remark: Callable[[str], None] = lambda text: None,
-        opened: Callable[[], None] = lambda: None,
     ) -> None:
         self.count, self.parameters = simulated.count, simulated.parameters
-        self.simulated, self.offer, self.store, self.address = simulated, offer, store, address
+        self.simulated, self.offer, self.store, self.address, self.log = simulated, offer, store, address, log
+        self.required, self.grace, self.stop, self.remark = required, grace, stop, remark
         self.accumulates = offer.config.momentum == "workers"
         self.present: Tensor | None = None
-        self.required, self.deadline, self.grace = required, offer.deadline, grace
-        self.log, self.stop, self.remark, self.opened = log, stop, remark, opened
+        self.is_open = False
         self.session = secrets.token_hex(4)
-        self._dimension = self.parameters.numel()
-        self._outbox = BroadcastBuffer(self._dimension, self.parameters.dtype)
-        self._place = 0
-        """Where in the outbox this round's parameters lie."""
-        self.links = [WorkerHandle(number) for number in range(self.count)]
-        self._played = self._asked = NO_STEP
-        self._into = self.parameters.new_empty(0, self._dimension)
-        """The matrix of the round, whose rows are waited for."""
-        self._rows: dict[int, Tensor] = {}
-        self._sound: set[int] = set()
+        self.handles = [WorkerHandle(number) for number in range(self.count)]
+        self._dimension, dtype = self.parameters.numel(), self.parameters.dtype
+        # Every link sends the parameters right from this memory. One slot is enough while all workers receive them
+        # before the next ones are due; while a slow link still sends from it, the next ones go to the other.
+        self._broadcast = tuple(Message(self._dimension, dtype, shared=True) for _ in range(2))
+        self._slot = 0
+        self._step = 0
+        """The round that is collected now."""
+        self._asked = self._collected = NO_STEP
+        self._rows = self.parameters.new_empty(0, self._dimension)
+        """The round's matrix."""
+        self._received: set[int] = set()
+        self._finite: set[int] = set()
         self._losses: dict[int, float] = {}
-        # The links' pipes. (multiprocessing's wait() would make all of this anew for every message.)
-        self._ears = select.poll()
-        self._speakers: dict[int, WorkerHandle] = {}
-        self._open = False
+        # The links' pipes. (multiprocessing's wait() would build such an object for every message.)
+        self._poll = select.poll()
+        self._by_descriptor: dict[int, WorkerHandle] = {}
 
-    # -- what a run asks of its workers -------------------------------------------------------------------------------
+    # -- the interface of a run's workers -----------------------------------------------------------------------------
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """(losses of those present, rows of all): the rows that came in time, NaN for the others."""
-        rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
-        collected = self.collect(step, self.deadline, rows)
-        for number in range(self.count):
-            if number not in collected:
-                rows[number].fill_(math.nan)
-        sound = sorted(self._sound)
-        self.present = None if len(sound) == self.count else torch.tensor(sound, device=rows.device)
-        # What a worker says of its loss is shown to people and used for nothing.
-        losses = [self._losses[number] for number in sound if math.isfinite(self._losses[number])]
+        """Return the losses of the workers present, and all rows: those that came in time, NaN for the others."""
+        rows = self.parameters.new_empty(self.count, self._dimension) if out is None else out
+        self.collect(step, rows)
+        for number in set(range(self.count)) - self._received:
+            rows[number].fill_(math.nan)
+        finite = sorted(self._finite)
+        self.present = None if len(finite) == self.count else torch.tensor(finite, device=rows.device)
+        # The loss that a worker reports is only displayed: nothing depends on it.
+        losses = [self._losses[number] for number in finite if math.isfinite(self._losses[number])]
         self._follow_statistics(step)
         clock.lap("gradients")
         return torch.tensor(losses, dtype=rows.dtype), rows
 
     def ask(self, step: int) -> None:
-        """Tell the workers that are there to begin: the parameters are those of this step already.
+        """Ask the linked workers for their rows of this step, with the parameters as they are now.
 
-        `collect` would do it. To be asked earlier lets them compute while the server measures, evaluates and writes.
+        `collect` would do so, too. Asked earlier, they compute while the server measures, evaluates and writes.
         """
-        if not self._open:
+        if not self.is_open:
             return
         self._asked = step
         self._publish(step)
-        for each in self.links:
-            each.told = each.answered = False
-        self._rows, self._sound = {}, set()
-        self._order(step)
+        for handle in self.handles:
+            handle.answered = False
+        self._received, self._finite = set(), set()
+        self._ask_idle()
 
     def state(self) -> dict[str, Tensor]:
-        """The momentum that each worker sent up to the last round that was played: it goes on with that.
+        """Return the momentum that each worker sent up to the last collected round, with which it continues.
 
-        A round that is abandoned will be played again, so what was sent for it must not be remembered beyond this
-        server's life.
+        Rows of a round that was abandoned do not count, because the round will be played again.
         """
         if not self.accumulates:
             return {}
-        memories = torch.zeros(self.count, self._dimension, dtype=self.parameters.dtype)
+        momentum = torch.zeros(self.count, self._dimension, dtype=self.parameters.dtype)
         steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
-        for each in self.links:
-            step, memory = each.memory(until=self._played)
-            steps[each.worker] = step
-            if memory is not None:
-                memories[each.worker].copy_(memory)
-        return {"memories": memories, "steps": steps}
+        for handle in self.handles:
+            steps[handle.worker], known = handle.momentum(until=self._collected)
+            if known is not None:
+                momentum[handle.worker].copy_(known)
+        return {"momentum": momentum, "steps": steps}
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
         if self.accumulates and not state:
             raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
-        for each in self.links if state else ():
-            step = int(state["steps"][each.worker])
-            self._played = max(self._played, step)
+        for handle in self.handles if state else ():
+            step = int(state["steps"][handle.worker])
+            self._collected = max(self._collected, step)
             if step != NO_STEP:
-                each.memories = [(step, state["memories"][each.worker].clone())]
+                handle.momenta = [(step, state["momentum"][handle.worker].to("cpu", copy=True))]
 
     def _follow_statistics(self, step: int) -> None:
-        """Batch-norm's running statistics, which serve evaluation only: from one worker's batch, in turn.
+        """Update batch-norm's running statistics, which serve evaluation only, from one worker's batch, in turn.
 
-        In a simulation every worker's batch counts. To ask the workers for theirs would let any of them ruin the
-        evaluation; the server rather looks at a batch itself.
+        In a simulation every worker's batch counts. If the workers sent theirs, any of them could ruin the evaluation;
+        so the server computes on a batch itself.
         """
         if next(self.simulated.model.buffers(), None) is None:
             return
@@ -157,219 +152,213 @@ class LinkedWorkers:
 
     # -- a round ------------------------------------------------------------------------------------------------------
 
-    def collect(self, step: int, deadline: float, into: Tensor) -> dict[int, Tensor]:
-        """The rows of this step by worker, as they came: any of them may hold anything. They lie in `into`.
+    def collect(self, step: int, rows: Tensor) -> None:
+        """Write the rows of this step into the matrix, as they came: any of them may hold anything.
 
-        Returns once all workers that are there have answered, or at the deadline if enough have. A worker that missed
-        a deadline is not waited for again before it has answered something.
+        Returns once all linked workers have answered, or at the deadline if enough rows are finite. After a worker has
+        missed a deadline no round waits for it before it has answered something.
         """
-        self.log.step = step
-        if not self._open:
-            self._gather()
+        self._step, self._rows, deadline = step, rows, self.offer.deadline
+        if not self.is_open:
+            self._open()
         if self._asked != step:
             self.ask(step)
-        self._into = into
         begun = time.monotonic()
         short_since: float | None = None
         while True:
-            self._order(step)
-            enough = len(self._sound) >= self.required
-            patient = [each for each in self.links if each.told and not each.late and not each.answered]
+            self._ask_idle()
+            enough = len(self._finite) >= self.required
+            awaited = [each for each in self.handles if each.asked == step and not each.late and not each.answered]
             passed = time.monotonic() - begun
-            if enough and (not patient or passed >= deadline):
+            if enough and (not awaited or passed >= deadline):
                 break
             if self.stop():
                 raise RoundAbandonedError("")
-            if enough or (patient and passed < deadline):
+            if enough or (awaited and passed < deadline):
                 short_since = None
             elif short_since is None:
                 short_since = time.monotonic()
             elif time.monotonic() - short_since >= self.grace:
-                raise RoundAbandonedError(self._too_few(step, len(self._sound)))
+                raise RoundAbandonedError(self._too_few(len(self._finite)))
             else:
                 self.remark(self.describe_missing())
             limit = deadline - passed if enough else _SLICE_SECONDS
-            for each, event in self._listen(min(max(limit, 0.0), _SLICE_SECONDS)):
-                if event["event"] != "row" or event["step"] != step:
-                    continue
-                each.answered = True
-                self._losses[each.worker] = float(event["loss"])
-                if each.worker not in self._sound:
-                    self._tell(events.NOT_FINITE, each, "the row holds NaN or inf; the rule puts it aside")
-        for each in patient:
-            each.late = True
-            self._tell(events.LATE, each, f"no row within {deadline:g} s")
+            self._handle_events(min(max(limit, 0.0), _SLICE_SECONDS))
+        for handle in awaited:
+            handle.late = True
+            self._log(events.LATE, handle, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
-        self._played = step
-        return self._rows
+        self._collected = step
 
-    def _order(self, step: int) -> None:
-        """Tell who is there and free, and was not told yet."""
-        for each in self.links:
-            if each.linked and each.free and not each.told and each.worker not in self._rows:
-                each.ask(step, self._place)
+    def _ask_idle(self) -> None:
+        """Ask the idle links for the current step, unless their worker was asked or has sent its row."""
+        for handle in self.handles:
+            if handle.linked and handle.idle and handle.asked != self._asked and handle.worker not in self._received:
+                handle.ask(self._asked, self._slot)
 
     def _publish(self, step: int) -> None:
-        """Put the parameters where every link can send them from, and where none is still sending older ones."""
+        """Write the parameters to the slot from which no link is still sending older ones."""
         while True:
-            sending = [each for each in self.links if each.sending]
-            in_use = {each.place for each in sending}
-            if len(in_use) < PLACES:
+            sending = [handle for handle in self.handles if handle.sending]
+            by_slot = {slot: [handle for handle in sending if handle.slot == slot] for slot in range(2)}
+            if not all(by_slot.values()):
                 break
-            # Several are slow, and since different rounds: the fewer must join again, or those that are slower.
-            at = {place: [each for each in sending if each.place == place] for place in in_use}
-            for each in min(at.values(), key=lambda slow: (len(slow), slow[0].asked)):
-                if each.linked:
-                    self._tell(events.LOST, each, f"still receives the parameters of step {each.asked}")
-                each.linked = False
-                self._replace(each)
-        self._place = self._outbox.write(step, self.parameters, in_use)
+            # Several links are slow, and since different rounds: the fewer must join again, or the slower ones.
+            for handle in min(by_slot.values(), key=lambda slow: (len(slow), slow[0].asked)):
+                if handle.linked:
+                    self._log(events.LOST, handle, f"still receives the parameters of step {handle.asked}")
+                handle.linked = False
+                self._restart(handle)
+        self._slot = 1 if by_slot[0] else 0
+        self._broadcast[self._slot].values.copy_(self.parameters)
+        self._broadcast[self._slot].seal(ROUND, step, EVERYBODY)
 
-    def _gather(self) -> None:
-        """At the start wait for all workers. When nobody has come for the grace period, go on if there are enough."""
-        self._open = True
-        self.opened()
-        self.log.add(events.STARTED, None, f"waiting for {self.count} workers at {self.address[0]}:{self.address[1]}")
+    def _open(self) -> None:
+        """Start the links and wait for all workers. When none has joined for the grace period, enough will do."""
+        self.is_open = True
+        where = f"{self.address[0]}:{self.address[1]}"
+        self.log.add(self._step, events.STARTED, None, f"waiting for {self.count} workers at {where}")
         self.store.set(OFFER, self.offer.text())
-        for each in self.links:
-            self._start(each)
-        begun = time.monotonic()
-        while missing := self.missing():
+        for handle in self.handles:
+            self._start(handle)
+        begun, before = time.monotonic(), self.count
+        while missing := len(self.missing()):
             if self.stop():
                 raise RoundAbandonedError("")
+            if missing < before:
+                begun = time.monotonic()
+            before = missing
             if time.monotonic() - begun >= self.grace:
-                if self.count - len(missing) < self.required:
-                    raise RoundAbandonedError(self._too_few(self.log.step, self.count - len(missing)))
+                if self.count - missing < self.required:
+                    raise RoundAbandonedError(self._too_few(self.count - missing))
                 break
             self.remark(self.describe_missing())
-            if any(event["event"] == "joined" for _, event in self._listen(_SLICE_SECONDS)):
-                begun = time.monotonic()
+            self._handle_events(_SLICE_SECONDS)
 
     # -- the links ----------------------------------------------------------------------------------------------------
 
-    def _start(self, each: WorkerHandle) -> None:
-        """Begin a link's next generation, ready for whoever claims the worker's number."""
-        # A piece of memory for each, and a new one each time: no link's process can write another worker's row, and a
-        # row that came before the link broke stays what it was.
+    def _start(self, handle: WorkerHandle) -> None:
+        """Begin a link's next generation, for the next process that claims the worker's number."""
+        # Each link has its own memory, and new memory each time: no link's process can write another worker's row, and
+        # a row that came before the link broke stays what it was.
         values, dtype = self.offer.answer_values, self.parameters.dtype
-        first, second = (shared(torch.zeros(Message.bytes(values, dtype), dtype=torch.uint8)) for _ in range(2))
-        sent = shared(torch.full((1,), NO_STEP))
-        step, memory = each.memory()
-        known = torch.empty(0, dtype=dtype) if memory is None else shared(memory.clone())
-        generation = f"{self.session}.{each.count}"
-        each.count += 1
-        self.store.set(link_key(each.worker), "")  # until its process says that it is ready
-        place = link_process.LinkAddress(*self.address, each.worker, generation, self.grace, step)
-        shelf = link_process.SharedBuffers(
-            self._dimension, dtype, self._outbox.buffers, sent, known, (first, second), values
+        step, momentum = handle.momentum()
+        if momentum is not None:
+            momentum = momentum.clone().share_memory_()  # type: ignore[no-untyped-call]
+        buffers = SharedBuffers(
+            parameters=self._broadcast,
+            sent=torch.full((1,), NO_STEP).share_memory_(),  # type: ignore[no-untyped-call]
+            momentum=momentum,
+            momentum_step=step,
+            answers=(Message(values, dtype, shared=True), Message(values, dtype, shared=True)),
         )
-        each.start(place, shelf)
-        assert each.pipe
-        self._speakers[each.pipe.fileno()] = each
-        self._ears.register(each.pipe.fileno(), select.POLLIN)
+        self.store.set(link_key(handle.worker), "")  # until its process is ready
+        generation = f"{self.session}.{handle.generations}"
+        handle.start(LinkAddress(*self.address, handle.worker, generation, self.grace), buffers)
+        assert handle.pipe
+        self._by_descriptor[handle.pipe.fileno()] = handle
+        self._poll.register(handle.pipe.fileno(), select.POLLIN)
 
-    def _listen(self, seconds: float) -> list[tuple[WorkerHandle, dict[str, Any]]]:
-        """What the links' processes tell within this time; joins, losses and rejections are dealt with here."""
-        heard: list[tuple[WorkerHandle, dict[str, Any]]] = []
-        for descriptor, _ in self._ears.poll(1000 * seconds):
-            each = self._speakers[descriptor]
-            assert each.pipe
+    def _handle_events(self, seconds: float) -> None:
+        """Handle what the links' processes report, and wait so long for the first report."""
+        for descriptor, _ in self._poll.poll(1000 * seconds):
+            handle = self._by_descriptor[descriptor]
+            assert handle.pipe
             try:
-                event: dict[str, Any] = json.loads(each.pipe.recv_bytes())
+                event = json.loads(handle.pipe.recv_bytes())
             except (EOFError, OSError):
-                self._replace(each)
-                continue
-            self._note(each, event)
-            heard.append((each, event))
-        return heard
+                self._restart(handle)
+            else:
+                self._handle(handle, event)
 
-    def _note(self, each: WorkerHandle, event: dict[str, Any]) -> None:
+    def _handle(self, handle: WorkerHandle, event: dict[str, Any]) -> None:
         kind = event["event"]
         if kind == "joined":
-            each.linked = each.free = True
-            each.who = str(event["who"])
-            step, memory = each.memory()
-            self._tell(events.JOINED, each, "" if memory is None else f"goes on with its momentum of step {step}")
+            handle.linked = handle.idle = True
+            handle.identity = str(event["who"])
+            step, momentum = handle.momentum()
+            detail = "" if momentum is None else f"continues with its momentum of step {step}"
+            self._log(events.JOINED, handle, detail)
         elif kind == "row":
-            each.has_answered(int(event["step"]))
-            self._look_at_row(each, event)
-        elif kind == "rejected":
-            each.free, each.answered = True, each.told
-            self._tell(events.REJECTED, each, str(event["why"]))
-        elif kind == "stray":
-            each.free = True
-            self._tell(events.REJECTED, each, str(event["why"]))
+            self._take_row(handle, event)
+        elif kind in ("rejected", "stray"):
+            handle.idle = True
+            if kind == "rejected":
+                handle.answered = handle.asked == self._asked
+            self._log(events.REJECTED, handle, str(event["why"]))
         elif kind == "lost":
-            self._tell(events.LOST, each, ("" if each.linked else "could not join: ") + str(event["why"]))
-            each.linked = False
+            self._log(events.LOST, handle, ("" if handle.linked else "could not join: ") + str(event["why"]))
+            handle.linked = False
 
-    def _look_at_row(self, each: WorkerHandle, event: dict[str, Any]) -> None:
-        """Is it without NaN and inf; and what of it is to be remembered?
-
-        A row of this round is copied into the matrix at once, while others are still on their way.
-        """
-        values = each.answers[event["slot"]].values
-        alone = values.numel() == self._dimension  # or the momentum comes behind the row
-        row, memory = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
-        if event["step"] == self._asked:
-            target = self._rows[each.worker] = self._into[each.worker]
-            sound = copy_finite(row, target)
-            if sound:
-                self._sound.add(each.worker)
-        else:
-            sound = bool(all_finite(row))
-        if self.accumulates:
-            if sound if alone else bool(all_finite(memory)):  # a worker that starts anew shall not start from NaN
-                each.remember(int(event["step"]), memory)
+    def _take_row(self, handle: WorkerHandle, event: dict[str, Any]) -> None:
+        """Copy a row of this round into the matrix while others are on their way, and keep the worker's momentum."""
+        step, values = int(event["step"]), handle.buffers.answers[event["slot"]].values
+        handle.has_answered(step)
+        alone = values.numel() == self._dimension  # else the momentum comes behind the row
+        row, momentum = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
+        if step == self._asked:
+            handle.answered = True
+            self._received.add(handle.worker)
+            self._losses[handle.worker] = float(event["loss"])
+            finite = copy_finite(row, self._rows[handle.worker])
+            if finite:
+                self._finite.add(handle.worker)
             else:
-                each.keep()
+                self._log(events.NOT_FINITE, handle, "the row holds NaN or inf; the rule leaves it out")
+        else:
+            finite = bool(all_finite(row))
+        if self.accumulates:
+            if finite if alone else bool(all_finite(momentum)):  # a worker that restarts must not continue from NaN
+                handle.keep_momentum(step, momentum)
+            else:
+                handle.copy_momenta()
 
-    def _replace(self, each: WorkerHandle) -> None:
-        """The link's process has ended: start the next generation."""
-        was_linked, process = each.linked, each.process
-        assert each.pipe
-        self._ears.unregister(each.pipe.fileno())
-        del self._speakers[each.pipe.fileno()]
-        each.stop()
+    def _restart(self, handle: WorkerHandle) -> None:
+        """Begin the next generation of a link whose process has ended or is to end."""
+        was_linked, process = handle.linked, handle.process
+        assert handle.pipe
+        self._poll.unregister(handle.pipe.fileno())
+        del self._by_descriptor[handle.pipe.fileno()]
+        handle.stop()
         code = process.exitcode if process else None
         if was_linked and code is not None and code < 0:
             name = signal.Signals(-code).name
-            detail = f"its link was ended by {name}" + (
-                ", as a message that is too long does" if name == "SIGABRT" else ""
-            )
-            self._tell(events.REJECTED if name == "SIGABRT" else events.LOST, each, detail)
-        self._start(each)
+            too_long = name == "SIGABRT"
+            detail = f"its link was ended by {name}" + (", as a message that is too long does" if too_long else "")
+            self._log(events.REJECTED if too_long else events.LOST, handle, detail)
+        self._start(handle)
 
-    def _tell(self, event: str, each: WorkerHandle, detail: str) -> None:
-        self.log.add(event, each.worker, detail, each.who)
+    def _log(self, event: str, handle: WorkerHandle, detail: str) -> None:
+        self.log.add(self._step, event, handle.worker, detail, handle.identity)
 
     def missing(self) -> list[int]:
-        """The workers that are not there."""
-        return [each.worker for each in self.links if not each.linked]
+        """Return the numbers of the workers that are not linked."""
+        return [handle.worker for handle in self.handles if not handle.linked]
 
     def describe_missing(self) -> str:
-        late = [each.worker for each in self.links if each.linked and each.late]
+        """Return the numbers of the missing and of the late workers, for people."""
+        late = [handle.worker for handle in self.handles if handle.linked and handle.late]
         parts = [("missing", self.missing()), ("late", late)]
         return ", ".join(f"{word}: {' '.join(map(str, numbers))}" for word, numbers in parts if numbers)
 
-    def _too_few(self, step: int, have: int) -> str:
+    def _too_few(self, have: int) -> str:
         reason = (
-            f"step {step} has {have} sound rows of the {self.required} that it needs "
-            f"({self.describe_missing() or 'all workers are there'}) after a grace period of {self.grace:g} s"
+            f"step {self._step} has {have} finite rows of the {self.required} that it needs "
+            f"({self.describe_missing() or 'all workers are linked'}) after a grace period of {self.grace:g} s"
         )
-        self.log.add(events.STOPPED, None, reason)
+        self.log.add(self._step, events.STOPPED, None, reason)
         return reason
 
     def close(self, over: bool) -> None:
-        """End all links. over: the run has ended, and the workers shall know it; else they wait for a server."""
+        """End all links. With `over` the workers learn that the run has ended; else they wait for a server."""
         if over:
             self.store.set(OVER, "yes")
-            for each in self.links:
-                if each.pipe:
-                    each.order("end")
+            for handle in self.handles:
+                if handle.pipe:
+                    handle.order("end")
             until = time.monotonic() + min(_END_SECONDS, self.grace)
-            for each in self.links:
-                if each.process:
-                    each.process.join(max(0.0, until - time.monotonic()))
-        for each in self.links:
-            each.stop()
+            for handle in self.handles:
+                if handle.process:
+                    handle.process.join(max(0.0, until - time.monotonic()))
+        for handle in self.handles:
+            handle.stop()

@@ -17,12 +17,11 @@ except ImportError as problem:
 
 from gyroscope.integrations.flower.careful_grid import CarefulGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError
-from gyroscope.integrations.flower.strategy import Event, RobustStrategy, TooFewRepliesError
+from gyroscope.integrations.flower.strategy import RobustStrategy, TooFewRepliesError
 from gyroscope.integrations.flower.worker_mod import worker_momentum
 
 __all__ = [
     "CarefulGrid",
-    "Event",
     "Layout",
     "RefusedError",
     "RobustStrategy",

@@ -1,4 +1,4 @@
-"""A Grid whose `send_and_receive` survives every reply: one message out, exactly one message back."""
+"""A Grid whose `send_and_receive` survives every reply: each message gets one reply, or an error in its place."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 UNREADABLE, SILENT = 1000, 1001
-"""Codes of the errors that stand for replies which could not be read, or did not come. Flower's own are small."""
+"""Codes of the errors in place of replies that could not be read, or did not come. Flower's own codes are small."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class CarefulGrid(Grid):
-    """Wraps a Flower Grid. Its replies come in the order of the messages, each from the node that was asked.
+    """Wrap a Flower Grid so that replies come in the order of the messages, each from the node that was asked.
 
     Flower's own `send_and_receive` pulls all replies at once and raises when one of them is malformed, and it can
-    wait for hours for the pieces of a reply that a node announced but never uploaded. Here every reply is pulled by
-    itself, in a thread of its own, until the deadline. What cannot be read, does not come in time, or claims to be
-    from somebody else is replaced by an error message in its place.
+    wait for hours for the pieces of a reply that a node announced but never uploaded. Here a thread per message pulls
+    its reply until the deadline. An error message replaces a reply that cannot be read, is late, or names another
+    sender.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -30,10 +30,8 @@ class CarefulGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        waiting = [_Waiting(self.inner, message, deadline) for message in messages]
-        for each in waiting:
-            each.start()
-        return [each.result() for each in waiting]
+        pending = [_PendingReply(self.inner, message, deadline) for message in messages]
+        return [reply.result() for reply in pending]
 
     def set_run(self, run: Any) -> None:
         self.inner.set_run(run)
@@ -58,20 +56,18 @@ class CarefulGrid(Grid):
         return list(self.inner.pull_messages(list(message_ids)))
 
 
-class _Waiting:
+class _PendingReply:
     """One message, and the thread that waits for its reply."""
 
     def __init__(self, grid: Grid, message: Message, deadline: float) -> None:
         self.grid, self.message, self.deadline = grid, message, deadline
         self.begun = time.monotonic()
         self.reply: Message | None = None
-        # Pushed here, one by one, in the caller's thread: a failure to send is the server's own and is not hidden.
+        # Pushed here, in the caller's thread, so that a failure to send, which is the server's own, is not hidden.
         ids = list(grid.push_messages([message]))
         self.id = ids[0] if ids else None
         # A daemon: a pull that never returns must not keep the ServerApp alive.
         self.thread = threading.Thread(target=self._wait, name=f"reply-{message.metadata.dst_node_id}", daemon=True)
-
-    def start(self) -> None:
         if self.id:
             self.thread.start()
 
@@ -79,11 +75,7 @@ class _Waiting:
         if not self.id:
             return self._error(SILENT, "the message could not be sent: the node has gone")
         self.thread.join(None if self.deadline == float("inf") else max(0.0, self.deadline - time.monotonic()))
-        # Read once: the thread may still be at work when its time is over.
-        reply = self.reply
-        if reply is None:
-            return self._error(SILENT, f"no reply within {time.monotonic() - self.begun:.0f} s")
-        return reply
+        return self.reply or self._error(SILENT, f"no reply within {time.monotonic() - self.begun:.0f} s")
 
     def _wait(self) -> None:
         pause = _FIRST_PAUSE
@@ -93,21 +85,21 @@ class _Waiting:
                 if replies:
                     self.reply = self._checked(replies)
                     return
-            except Exception as problem:  # a stranger's bytes went through Flower's parser: anything may come out
-                if not _of_the_network(problem):
+            except Exception as problem:  # Flower parsed a stranger's bytes: it may raise anything
+                if not _is_network_error(problem):
                     self.reply = self._error(UNREADABLE, f"unreadable reply: {type(problem).__name__}: {problem}")
                     return
-                # Otherwise it is our own connection to the SuperLink: try again until the deadline.
+                # Our connection to the SuperLink failed: try again until the deadline.
             time.sleep(min(pause, max(0.0, self.deadline - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _checked(self, replies: list[Message]) -> Message:
-        """The reply, if it is one and is what it claims to be."""
+        """Return the reply, or an error where there are several or another node sent it."""
         if len(replies) > 1:
             return self._error(UNREADABLE, f"{len(replies)} replies to one message")
         reply = replies[0]
         if reply.has_error():
-            # Flower makes some of these itself and names itself as their source; whose they are is known here.
+            # Flower makes some of these itself and names itself as their source; we know whose they are.
             return self._error(reply.error.code, str(reply.error.reason))
         if reply.metadata.src_node_id != self.message.metadata.dst_node_id:
             return self._error(UNREADABLE, f"the reply names {reply.metadata.src_node_id} as its sender")
@@ -117,7 +109,7 @@ class _Waiting:
         return Message(Error(code, reason), reply_to=self.message)
 
 
-def _of_the_network(problem: Exception) -> bool:
+def _is_network_error(problem: Exception) -> bool:
     import httpx  # comes with Flower
 
     return isinstance(problem, (httpx.TransportError, httpx.HTTPStatusError))

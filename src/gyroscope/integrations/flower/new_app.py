@@ -1,7 +1,8 @@
-"""A small complete Flower app, written into a folder of the user's."""
+"""`gyroscope flower new`: a small complete Flower app, written into a folder."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from importlib import metadata, resources
 from pathlib import Path
@@ -11,21 +12,6 @@ from gyroscope.integrations.flower.settings import Settings
 from gyroscope.runs import run_dir
 
 _PACKAGE = "robust_app"
-
-_COMMENTS = {
-    "nodes": "n: how many nodes are asked each round",
-    "rule": "gyroscope list rules",
-    "f": "how many of the nodes may lie, crash or stay silent",
-    "momentum": "workers, server, none",
-    "lr": 'of the local steps; "0.05,15:0.01" for 0.01 from round 15 on',
-    "local-steps": "many when deployed: a round takes seconds, a step milliseconds",
-    "batch": "samples per local step; 0: the task's own choice",
-    "task": "gyroscope list tasks",
-    "timeout": "seconds that the nodes have for a round",
-    "patience": "rounds in a row with too few valid replies before the run stops",
-    "out": "run directory; empty: a new one in runs/, where the SuperLink was started",
-    "data-dir": "where the data set lies on the node; empty: GYROSCOPE_DATA, the cache, or a download",
-}
 
 
 def write(folder: str | Path) -> Path:
@@ -49,8 +35,6 @@ def write(folder: str | Path) -> Path:
 
 
 def _config() -> str:
-    lines = []
-    for line in Settings().to_toml().splitlines():
-        comment = _COMMENTS.get(line.split(" = ")[0])
-        lines.append(f"{line:<28}# {comment}" if comment else line)
-    return "\n".join(lines)
+    comments = [field.metadata.get("comment") for field in dataclasses.fields(Settings)]
+    lines = zip(Settings().to_toml().splitlines(), comments, strict=True)
+    return "\n".join(f"{line:<28}# {comment}" if comment else line for line, comment in lines)

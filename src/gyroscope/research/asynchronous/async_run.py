@@ -31,7 +31,7 @@ from gyroscope.research.asynchronous.async_tables import (
 from gyroscope.research.asynchronous.counterfactual import CounterfactualFilter, other_order
 from gyroscope.research.asynchronous.filters import Arrival
 from gyroscope.runs import run_dir, setup
-from gyroscope.runs.callbacks import Callback, Callbacks
+from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.runs.loop import TrainingLoop
 from gyroscope.runs.result import Result
@@ -88,12 +88,12 @@ def train(
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    run, callback = AsyncRun(resolved, task or load_task(resolved, bool(callbacks))), Callbacks(*callbacks)
+    run = AsyncRun(resolved, task or load_task(resolved, bool(callbacks)))
     if out is None:
-        result = run.go(None, callback, stop)
+        result = run.go(None, callbacks, stop)
     else:
         with RunDirectory.create(out, run.config, run.columns(run.config), overwrite=overwrite) as directory:
-            result = run.go(directory, callback, stop)
+            result = run.go(directory, callbacks, stop)
     assert isinstance(result, AsyncResult)
     return result
 

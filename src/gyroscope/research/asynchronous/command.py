@@ -70,10 +70,8 @@ def _run(options: argparse.Namespace) -> int:
     from gyroscope.runs import run_dir
 
     config, out, overwrite = train.configuration(options, asynchronous.AsyncConfig)
-    with train.Interruption() as interruption:
-        result = asynchronous.train(
-            config, out=out, overwrite=overwrite, callbacks=train.shown(options), stop=interruption
-        )
+    with train.interruption() as stop:
+        result = asynchronous.train(config, out=out, overwrite=overwrite, callbacks=train.shown(options), stop=stop)
     if result.status == run_dir.INTERRUPTED:
         print(
             f"interrupted after round {result.step} of {result.config.steps}; asynchronous runs cannot be resumed: "
