@@ -1,4 +1,4 @@
-"""Rules and attacks of others: what they may not break, and what they are told when they are wrong."""
+"""Rules and attacks of third parties: what they cannot break, and the errors that explain their mistakes."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ class Harmless(attacks.Attack):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )  # fmt: skip
-def test_what_a_class_lacks_is_told(kind: type, words: str) -> None:
+def test_the_error_names_what_a_class_lacks(kind: type, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         kind()
     assert words in str(caught.value)
 
 
-def test_what_a_class_lacks_is_told_where_a_spec_names_it() -> None:
+def test_the_error_names_what_a_class_lacks_where_a_spec_names_it() -> None:
     with pytest.raises(ConfigError, match="must implement min_workers"):
         rules.parse(f"{HERE}:Boundless")
     with pytest.raises(ConfigError, match=r"@dataclasses\.dataclass\(frozen=True\)"):
@@ -116,7 +116,7 @@ def test_what_a_class_lacks_is_told_where_a_spec_names_it() -> None:
     assert Inherited().min_workers(2) == 5
 
 
-def test_a_dataclass_that_is_not_frozen_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_says_how_to_freeze_a_dataclass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["import dataclasses", "from gyroscope import rules", "@dataclasses.dataclass", "class Mine(rules.Median):",
              "    extra: int = 0"]  # fmt: skip
     (tmp_path / "thawed_rules.py").write_text("\n".join(lines))
