@@ -1,9 +1,9 @@
 """A world of real processes that runs every scenario once, and the gradients that tests compute again.
 
-`python robust_world.py FOLDER` forks N ranks (after torch is imported: that takes seconds), lets them meet through a
-file in the folder, and leaves what each rank found in FOLDER/RANK.pt: numbers and text only, by the scenario's name.
-Then it runs the example with four ranks, as torchrun would, and leaves what they print in FOLDER/example-RANK.txt.
-Meanwhile there are worlds in which a rank hangs or dies: FOLDER/SIGNAL-RANK.txt holds what the others are told.
+`python robust_world.py FOLDER` forks N ranks (after torch is imported: that takes seconds), connects them through
+a file in the folder, and writes each rank's results to FOLDER/RANK.pt: numbers and text only, by the scenario's name.
+Then it runs the example with four ranks, as torchrun would, and writes their output to FOLDER/example-RANK.txt.
+Meanwhile it runs worlds in which a rank hangs or dies: FOLDER/SIGNAL-RANK.txt holds the error of each other rank.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gyroscope.distributed import RobustSGD
 
 N = 7
 STEPS = 4
-LIAR = 5
+FAULTY = 5
 """The rank whose gradients are wrong in some scenarios."""
 
 PATIENCE = 60.0
@@ -48,7 +48,7 @@ Found = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class SmallestNorm(rules.Rule):
-    """A third party's rule that needs whole rows and says nothing of it."""
+    """A third party's rule that needs whole rows and does not declare it."""
 
     needs = "n >= f + 1"
 
@@ -77,7 +77,7 @@ class Case:
     shapes: tuple[tuple[int, ...], ...] = ((4, 3), (), (9, 1))  # 22 parameters: no multiple of 7
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     bad: float | None = None
-    """What the liar puts in one coordinate of its gradient."""
+    """The value that the faulty rank has in one coordinate of its gradient."""
 
 
 SMALL = ((2,), (1,))
@@ -124,11 +124,11 @@ CASES = {
 
 
 def gradient(rank: int, step: int, size: int, bad: float | None = None) -> Tensor:
-    """What a rank's backward pass finds. Ranks share a part, so that a rule has something to agree on."""
+    """Return a rank's gradient. Ranks share a part, so that a rule has something to agree on."""
     shared = torch.randn(size, generator=torch.Generator().manual_seed(step))
     own = torch.randn(size, generator=torch.Generator().manual_seed(1000 * rank + step + 500))
     values = shared + (0.2 + 0.05 * rank) * own
-    if bad is not None and rank == LIAR:
+    if bad is not None and rank == FAULTY:
         values[step % size] = bad  # one coordinate: for most ranks' columns this rank looks honest
     return values
 
@@ -199,7 +199,7 @@ def groups_scheduler_and_frozen(rank: int) -> Found:
 
 
 def resume(rank: int) -> Found:
-    """Stop after two steps of five, go on in other objects, and compare with not stopping."""
+    """Stop after two steps of five, continue in other objects, and compare with a run that does not stop."""
     found: Found = {}
     remembering = rules.Bucketing() >> rules.CenteredClipping()  # and one that draws at random
     for rule, momentum in ((rules.Krum(), "workers"), (rules.Krum(), "server"), (rules.Krum(), "none"),
@@ -239,24 +239,24 @@ def resume(rank: int) -> Found:
 
 
 def recovery(rank: int) -> Found:
-    """The liar's gradient is NaN in the second step, and too large to be added to its momentum in the third."""
+    """The faulty rank's gradient is NaN in the second step, and overflows its momentum in the third."""
     parameters = fresh(SMALL, rank)
     optimizer = RobustSGD(parameters, lr=0.1, rule="krum", f=1, mu=0.5)
-    memories, weights = [], []
+    momenta, weights = [], []
     for step in range(5):
         size = 3
         values = gradient(rank, step, size)
-        if rank == LIAR and step in (1, 2):
+        if rank == FAULTY and step in (1, 2):
             values = torch.full((size,), float("nan") if step == 1 else float("inf"))
         give(parameters, values)
         optimizer.step()
-        memories.append(torch.cat([optimizer.state[parameter]["workers"].clone() for parameter in parameters]))
+        momenta.append(torch.cat([optimizer.state[parameter]["workers"].clone() for parameter in parameters]))
         weights.append(optimizer.last_weight)
-    return {"memories": torch.stack(memories), "weights": torch.stack([w for w in weights if w is not None])}
+    return {"momenta": torch.stack(momenta), "weights": torch.stack([w for w in weights if w is not None])}
 
 
 def transposed(rank: int) -> Found:
-    """A parameter that does not lie in memory row by row, and a gradient that is sparse."""
+    """A parameter that is not stored row by row, and a gradient that is sparse."""
     weight = nn.Parameter(torch.randn(4, 3, generator=torch.Generator().manual_seed(rank)).t())
     table = nn.Embedding(5, 2, sparse=True, _weight=torch.full((5, 2), float(rank)))
     optimizer = RobustSGD([weight, table.weight], lr=0.5, rule="average", f=0, momentum="none")
@@ -281,7 +281,7 @@ def closure(rank: int) -> Found:
 
 
 def mistakes(rank: int) -> Found:
-    """Every mistake is made by all ranks, or noticed by all: nobody waits for anybody."""
+    """Make every mistake on all ranks, or so that all notice it: no rank waits for another."""
     here = dist.new_group([0, 1, 2])
     state: dict[str, Any] = {}
 
@@ -342,7 +342,7 @@ def digits(rank: int) -> Found:
             batch = torch.randint(300, len(inputs), (32,))
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(inputs[batch]), targets[batch]).backward()
-            if rank == LIAR:
+            if rank == FAULTY:
                 for parameter in model.parameters():
                     assert parameter.grad is not None
                     parameter.grad *= -10
@@ -370,7 +370,7 @@ def live(rank: int, folder: Path) -> None:
 
 
 def live_example(rank: int, folder: Path, port: int) -> None:
-    """What torchrun does for a script."""
+    """Run the example as torchrun runs a script."""
     torch.set_num_threads(1)
     os.dup2(os.open(folder / f"example-{rank}.txt", os.O_WRONLY | os.O_CREAT), 1)
     os.environ.update(RANK=str(rank), WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
@@ -388,7 +388,7 @@ def live_with_a_lost_rank(rank: int, folder: Path, word: signal.Signals) -> None
     dist.init_process_group("gloo", store=store, rank=rank, world_size=3, timeout=patience)
     parameters = fresh(SMALL, rank)
     optimizer = RobustSGD(parameters, lr=0.1, rule="median", f=1)
-    told = "nothing"
+    message = "nothing"
     for step in range(5):
         if rank == LOST and step == 3:
             os.kill(os.getpid(), word)
@@ -396,14 +396,14 @@ def live_with_a_lost_rank(rank: int, folder: Path, word: signal.Signals) -> None
         try:
             optimizer.step()
         except ExchangeError as error:
-            told = f"at step {step}: {error}"
+            message = f"at step {step}: {error}"
             break
-    (folder / f"{word.name}-{rank}.txt").write_text(told)
+    (folder / f"{word.name}-{rank}.txt").write_text(message)
 
 
 @contextlib.contextmanager
 def worlds_with_a_lost_rank(folder: Path) -> Iterator[None]:
-    """In the background: most of the time they only wait."""
+    """Run in the background: most of the time they only wait."""
     context = multiprocessing.get_context("fork")
     words = (signal.SIGSTOP, signal.SIGKILL)
     ranks = {
@@ -425,7 +425,7 @@ def worlds_with_a_lost_rank(folder: Path) -> Iterator[None]:
 
 
 def together(count: int, work: Callable[..., None], *arguments: Any) -> None:
-    """One process per rank, and none of them for ever."""
+    """Run one process per rank, with a time limit."""
     context = multiprocessing.get_context("fork")
     ranks = [context.Process(target=work, args=(rank, *arguments)) for rank in range(count)]
     for process in ranks:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import robust_world
 import torch
-from robust_world import CASES, LIAR, STEPS, Case, fresh, give, gradient, values_of
+from robust_world import CASES, FAULTY, STEPS, Case, fresh, give, gradient, values_of
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
@@ -28,7 +28,7 @@ DOCUMENT = ROOT / "docs" / "distributed.md"
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the world left what it found. It is run once, also when several processes share the tests."""
+    """Return the folder of the world's results. It runs once, also when several processes share the tests."""
     base = tmp_path_factory.getbasetemp()
     place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "robust-world"
     verdict = place / "verdict.txt"
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except FileExistsError:
         end = time.monotonic() + 200
         while not verdict.exists():
-            assert time.monotonic() < end, "whoever runs the world hangs"
+            assert time.monotonic() < end, "the process that runs the world hangs"
             time.sleep(0.1)
     else:
         command = [sys.executable, robust_world.__file__, str(place)]
@@ -54,7 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def found(folder: Path) -> list[dict[str, Any]]:
-    """What each rank found, by scenario."""
+    """Return each rank's results, by scenario."""
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(N)]
 
 
@@ -83,7 +83,7 @@ def oracle(case: Case) -> Tensor:
     settings.update(case.settings)
     mu, placement = settings["mu"] if settings["momentum"] != "none" else 0.0, settings["momentum"]
     parameters = values_of(fresh(case.shapes, 0))
-    memories, server = [torch.zeros_like(parameters)] * N, torch.zeros_like(parameters)
+    momenta, server = [torch.zeros_like(parameters)] * N, torch.zeros_like(parameters)
     trace = [parameters]
     remembered: RuleState = {}
     for step in range(STEPS):
@@ -95,9 +95,9 @@ def oracle(case: Case) -> Tensor:
             if settings["clip"] is not None and not row.norm() <= settings["clip"]:
                 row = row * (settings["clip"] / row.norm())
             if placement == "workers":
-                new = mu * memories[rank] + row
+                new = mu * momenta[rank] + row
                 row = row + mu * new if settings["nesterov"] else new
-                memories[rank] = new if new.isfinite().all() else memories[rank]
+                momenta[rank] = new if new.isfinite().all() else momenta[rank]
             rows.append(row)
         context = RuleContext(step, settings.get("seed", 0), remembered)
         (direction, _), remembered = case.rule.step(torch.stack(rows), case.f, context)
@@ -142,11 +142,11 @@ def test_a_random_rule_does_not_part_the_ranks(found: list[dict[str, Any]]) -> N
     same_everywhere(found, "random_rule")
 
 
-def test_shares_tell_who_is_suspected(found: list[dict[str, Any]]) -> None:
+def test_shares_show_the_suspect(found: list[dict[str, Any]]) -> None:
     for name in ("krum, NaN", "krum, inf", "krum, 3e38", "bulyan, NaN"):
         weights = [one[name]["weight"] for one in found]
         assert all(torch.equal(weight, weights[0]) for weight in weights)
-        assert weights[0][LIAR] == 0 and weights[0].sum().item() == pytest.approx(1)
+        assert weights[0][FAULTY] == 0 and weights[0].sum().item() == pytest.approx(1)
     assert found[0]["median"]["weight"] is None
 
 
@@ -157,7 +157,7 @@ def test_groups_scheduler_missing_gradients_new_groups_and_frozen_parameters(fou
     trace = same_everywhere(found, "groups_scheduler_and_frozen")
     weight, bias, late, frozen = slice(0, 6), slice(6, 8), slice(8, 12), slice(12, 17)
     parameters = values_of(fresh(((3, 2), (2,), (4,), (5,)), 0))
-    memory = torch.zeros(N, 17)
+    momentum = torch.zeros(N, 17)
     for step in range(6):
         active, lr, decay = torch.zeros(17, dtype=torch.bool), torch.zeros(17), torch.zeros(17)
         active[weight] = active[bias] = True
@@ -170,8 +170,8 @@ def test_groups_scheduler_missing_gradients_new_groups_and_frozen_parameters(fou
         decay[bias] = 0.25
         rows = torch.stack([gradient(rank, step, 17) for rank in range(N)])
         rows[:3, bias] = 0
-        memory = torch.where(active, 0.5 * memory + rows + decay * parameters, memory)
-        parameters = torch.where(active, parameters - lr * memory.sort(dim=0).values[3], parameters)
+        momentum = torch.where(active, 0.5 * momentum + rows + decay * parameters, momentum)
+        parameters = torch.where(active, parameters - lr * momentum.sort(dim=0).values[3], parameters)
         expected = parameters.clone()
         if step < 2:
             expected[late] = 0  # not yet the optimizer's: they differ from rank to rank, and the trace leaves them out
@@ -189,15 +189,15 @@ def test_a_resumed_run_has_the_same_bits(found: list[dict[str, Any]]) -> None:
 
 
 def test_a_rank_recovers_from_a_bad_batch(found: list[dict[str, Any]]) -> None:
-    memories, weights = found[LIAR]["recovery"]["memories"], found[LIAR]["recovery"]["weights"]
-    begin = gradient(LIAR, 0, 3)
-    then = 0.5 * begin + gradient(LIAR, 3, 3)
-    last = 0.5 * then + gradient(LIAR, 4, 3)
-    torch.testing.assert_close(memories, torch.stack([begin, begin, begin, then, last]))
-    assert weights[1][LIAR] == weights[2][LIAR] == 0
+    momenta, weights = found[FAULTY]["recovery"]["momenta"], found[FAULTY]["recovery"]["weights"]
+    begin = gradient(FAULTY, 0, 3)
+    then = 0.5 * begin + gradient(FAULTY, 3, 3)
+    last = 0.5 * then + gradient(FAULTY, 4, 3)
+    torch.testing.assert_close(momenta, torch.stack([begin, begin, begin, then, last]))
+    assert weights[1][FAULTY] == weights[2][FAULTY] == 0
 
 
-def test_parameters_and_gradients_may_lie_in_memory_as_they_like(found: list[dict[str, Any]]) -> None:
+def test_parameters_and_gradients_may_have_any_memory_layout(found: list[dict[str, Any]]) -> None:
     (values,) = same_everywhere(found, "transposed")
     begin = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).t()
     mean = torch.stack([gradient(rank, 0, 12) for rank in range(N)]).mean(dim=0)
@@ -232,14 +232,14 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_mistake_is_told_on_every_rank(found: list[dict[str, Any]], name: str) -> None:
+def test_a_mistake_is_an_error_on_every_rank(found: list[dict[str, Any]], name: str) -> None:
     for one in found:
         assert re.search(MESSAGES[name], one["mistakes"][name]), one["mistakes"][name]
 
 
-def test_who_is_not_in_the_group_is_told(found: list[dict[str, Any]]) -> None:
-    told = [one["mistakes"]["not a member"] for one in found]
-    assert all("not in the process group" in text for text in told[3:]) and told[:3] == ["nothing"] * 3
+def test_a_rank_outside_the_group_gets_an_error(found: list[dict[str, Any]]) -> None:
+    errors = [one["mistakes"]["not a member"] for one in found]
+    assert all("not in the process group" in text for text in errors[3:]) and errors[:3] == ["nothing"] * 3
 
 
 def test_torch_distributed_must_be_initialised() -> None:
@@ -248,12 +248,12 @@ def test_torch_distributed_must_be_initialised() -> None:
 
 
 @pytest.mark.parametrize("word", ["SIGSTOP", "SIGKILL"])
-def test_a_rank_that_hangs_or_dies_is_told_by_all_others(folder: Path, word: str) -> None:
-    """Within the process group's timeout: whoever waited for ever would have left no word."""
-    told = [folder / f"{word}-{rank}.txt" for rank in range(3)]
-    assert not told[robust_world.LOST].exists()
+def test_a_rank_that_hangs_or_dies_is_an_error_on_all_others(folder: Path, word: str) -> None:
+    """Within the process group's timeout: a rank that waited forever would have written nothing."""
+    files = [folder / f"{word}-{rank}.txt" for rank in range(3)]
+    assert not files[robust_world.LOST].exists()
     for rank in (0, 2):
-        text = told[rank].read_text()
+        text = files[rank].read_text()
         assert text.startswith(f"at step 3: rank {rank} of 3 cannot exchange with the others: a rank has ended, hangs")
         assert "start all ranks again from what they saved" in text and "timeout=..." in text
 
@@ -267,7 +267,7 @@ def test_krum_learns_where_the_average_does_not(found: list[dict[str, Any]]) -> 
         assert len({bits(one[rule]["values"]) for one in members}) == 1
     assert members[0]["krum"]["accuracy"] > 0.8
     assert not members[0]["average"]["accuracy"] > 0.5
-    assert members[0]["krum"]["weight"][LIAR - 2] == 0
+    assert members[0]["krum"]["weight"][FAULTY - 2] == 0
 
 
 def test_the_example_learns(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A server with worker processes gives the numbers of the simulation, resumes exactly, and says what is wrong."""
+"""A server with worker processes gives the numbers of the simulation, resumes exactly, and explains mistakes."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_the_numbers_are_those_of_the_simulation(config: gy.Config, tmp_path: Pa
         assert_same_numbers(cluster.out, gy.train(config), sampled_known=config.momentum != "workers")
 
 
-def test_an_interrupted_run_goes_on_exactly(tmp_path: Path) -> None:
-    """With Nesterov's momentum at the workers, whose rows do not show it, and a worker that begins anew."""
+def test_an_interrupted_run_continues_exactly(tmp_path: Path) -> None:
+    """With Nesterov's momentum at the workers, whose rows do not show it, and a worker that restarts."""
     config = gy.Config(workers=3, rule="average", momentum="workers", nesterov=True, steps=20, threads=1)
     with Cluster(tmp_path, *options(config), workers=3, gates=(8,)) as cluster:
         cluster.serve("--grace", 60, deadline=30)
@@ -128,8 +128,8 @@ def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -
     assert status == ("interrupted" if word == signal.SIGINT else "running")
 
 
-def test_what_launch_started_ends_without_a_word(tmp_path: Path) -> None:
-    """Its workers wait for their standard input to be closed, and must not trip over that when they end first."""
+def test_the_processes_of_launch_end_without_output(tmp_path: Path) -> None:
+    """Its workers wait for their standard input to be closed, which must do no harm when they end first."""
     options = ["--workers", "4", "--rule", "median", "--steps", "2", "--quiet"]
     command = [sys.executable, "-m", "gyroscope", "launch", *options]
     done = subprocess.run([*command, "--out", str(tmp_path / "run")], capture_output=True, text=True, timeout=300)

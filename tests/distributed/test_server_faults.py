@@ -1,4 +1,4 @@
-"""Workers that die, hang, are slow, or send rubbish; a server that is killed. Real processes, real links."""
+"""Workers that die, hang, are slow, or send garbage; a server that is killed. Real processes, real links."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def assert_learned(cluster: Cluster, fault_free: gy.Result) -> None:
 
 
 def details(cluster: Cluster, event: str, step: int | None = None) -> str:
-    """What the log says of the faulty worker."""
+    """Return what events.csv says of the faulty worker."""
     rows = [row for row in cluster.events(event, FAULTY) if step is None or row["step"] == str(step)]
     return "; ".join(row["detail"] for row in rows)
 
 
 def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
-    """One fault after the other, each in a round of its own: the run takes note and goes on."""
+    """One fault after the other, each in its own round: the server logs it and the run continues."""
     gates = (18, 24, 30, 34)
     with Cluster(tmp_path, *OPTIONS, gates=gates) as cluster:
         cluster.faults = {
@@ -62,7 +62,7 @@ def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
         cluster.join()
         cluster.at_gate(18)
         cluster.open(18)
-        cluster.at_gate(24, *HEALTHY)  # they have gone on without the slow one
+        cluster.at_gate(24, *HEALTHY)  # they have continued without the slow one
         assert details(cluster, "late", 20)
         cluster.at_gate(24)
         cluster.open(24)
@@ -109,7 +109,7 @@ def test_processes_that_die_hang_and_pretend(tmp_path: Path, fault_free: gy.Resu
         cluster.workers[FAULTY].signal(signal.SIGSTOP)
         cluster.open(15)
 
-        cluster.at_gate(20, *HEALTHY)  # gone on without the one that hangs
+        cluster.at_gate(20, *HEALTHY)  # they have continued without the one that hangs
         assert details(cluster, "late", 15)
         cluster.workers[FAULTY].signal(signal.SIGCONT)
         cluster.at_gate(20, FAULTY)
@@ -124,8 +124,8 @@ def test_processes_that_die_hang_and_pretend(tmp_path: Path, fault_free: gy.Resu
 
 
 def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Result) -> None:
-    """The run is killed, goes on, stops, and goes on again: nothing of it shows in its numbers."""
-    slow = 30.0  # nobody is to miss a round because the machine is slow
+    """The run is killed, resumed, stopped, and resumed again: its numbers are those of an undisturbed run."""
+    slow = 30.0  # no worker must miss a round because the machine is slow
     with Cluster(tmp_path, *OPTIONS, gates=(10, 25)) as cluster:
         cluster.serve("--grace", 60, deadline=slow)
         cluster.join()
@@ -133,7 +133,7 @@ def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Resu
         cluster.server.kill()
         cluster.open(10)
 
-        # Longer than it takes a worker to find out that its server is gone where gloo does not notice.
+        # Longer than a worker takes to notice that its server is gone where gloo does not report it.
         cluster.serve("--grace", 15, resume=True, deadline=slow)
         cluster.at_gate(25)
         for number in (0, FAULTY):
@@ -158,7 +158,7 @@ def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Resu
 
 
 def test_a_disk_that_is_full_when_a_checkpoint_is_due(tmp_path: Path, fault_free: gy.Result) -> None:
-    """The run stops and says why; the workers wait; with room again it goes on, and nothing of it shows."""
+    """The run stops and says why; the workers wait; with room again it continues to the same numbers."""
     slow = 30.0
     with contextlib.ExitStack() as stack:
         try:
@@ -170,7 +170,7 @@ def test_a_disk_that_is_full_when_a_checkpoint_is_due(tmp_path: Path, fault_free
         cluster.join()
         cluster.at_gate(10)
         checkpoint = cluster.out / "checkpoint.pt"
-        # The workers are asked for the next rows before the server writes what it knows.
+        # The server asks the workers for the next rows before it writes a checkpoint.
         wait_for(lambda: bool(torch.load(checkpoint, weights_only=True)["step"] == 10), cluster.server)
         before = checkpoint.read_bytes()
         fill(disk / "ballast")

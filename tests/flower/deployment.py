@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class Processes:
-    """Starts processes with their output in files, and ends whatever is left of them."""
+    """Start processes with their output in files, and end all of them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -89,7 +89,7 @@ class Processes:
             time.sleep(0.2)
 
     def listens(self, name: str, port: int) -> None:
-        """Until a process that was started listens; at once an error where it has ended instead."""
+        """Wait until a process listens; raise at once where it has ended instead."""
         self.until(lambda: listening(port) or self.started[name].poll() is not None, f"{name} listens")
         assert self.started[name].poll() is None, self.tail()
 
@@ -118,7 +118,7 @@ class Processes:
                 os.kill(pid, signal.SIGKILL)
 
     def _left(self) -> list[int]:
-        """Processes of these processes that live on in other groups, known by the FLWR_HOME that only they have."""
+        """Return descendants in other process groups, recognised by the FLWR_HOME that only they have."""
         mark = f"FLWR_HOME={self.environment['FLWR_HOME']}".encode()
         left = []
         for entry in Path("/proc").glob("[0-9]*"):  # elsewhere than on Linux there is none
@@ -140,13 +140,13 @@ def listening(port: int) -> bool:
     return False
 
 
-def make_app(folder: Path, liars: tuple[int, ...]) -> Path:
-    """The generated app, changed so that the nodes of these numbers misbehave."""
+def make_app(folder: Path, byzantine: tuple[int, ...]) -> Path:
+    """Write the generated app, changed so that the nodes of these numbers misbehave."""
     app = new_app.write(folder)
     source = (HERE / "misbehaviour.py").read_text(encoding="utf-8")
-    switch = "LIARS: tuple[int, ...] = ()"
+    switch = "BYZANTINE: tuple[int, ...] = ()"
     assert switch in source
-    (app / "robust_app" / "misbehaviour.py").write_text(source.replace(switch, f"LIARS = {liars}"))
+    (app / "robust_app" / "misbehaviour.py").write_text(source.replace(switch, f"BYZANTINE = {byzantine}"))
     client = app / "robust_app" / "client_app.py"
     text = client.read_text(encoding="utf-8")
     assert "mods=[momentum]" in text
@@ -168,13 +168,13 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def reasons(run: Path, number: int) -> list[str]:
-    """Why replies of a round were rejected."""
+    """Return why replies of a round were rejected."""
     rows = table(run / "events.csv") if (run / "events.csv").exists() else []
     return [row["detail"] for row in rows if row["event"] == "rejected" and row["step"] == str(number - 1)]
 
 
 def certificates(folder: Path) -> Path:
-    """A CA, and a certificate of it for 127.0.0.1: ca.crt, server.pem, server.key."""
+    """Write a CA, and a certificate of it for 127.0.0.1: ca.crt, server.pem, server.key."""
     folder.mkdir()
     now = datetime.datetime.now(datetime.timezone.utc)
 
@@ -213,7 +213,7 @@ def certificates(folder: Path) -> Path:
 
 
 def node_key(path: Path) -> Path:
-    """A SuperNode's key pair, as `ssh-keygen -t ecdsa -b 384` writes it."""
+    """Write a SuperNode's key pair, as `ssh-keygen -t ecdsa -b 384` does."""
     key = ec.generate_private_key(ec.SECP384R1())
     path.write_bytes(_private(key, serialization.PrivateFormat.OpenSSH))
     path.chmod(0o600)
@@ -228,7 +228,7 @@ def _private(key: Any, form: serialization.PrivateFormat) -> bytes:
 
 @contextlib.contextmanager
 def simulation(folder: Path) -> Iterator[Processes]:
-    """A SuperLink that simulates its nodes, called `sim`."""
+    """Start a SuperLink that simulates its nodes, called `sim`."""
     with Processes(folder) as processes:
         port = free_port()
         connection(processes, "sim", port, None)

@@ -23,7 +23,7 @@ from gyroscope.integrations.flower.template.client_app import app
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 
 Node = Callable[[Message], Message | None]
-"""Replies, or does not (None). What it raises comes out of `pull_messages`, as a malformed reply does in Flower."""
+"""Returns a reply, or None for none. `pull_messages` raises its errors, as Flower does for a malformed reply."""
 
 
 STUCK = 30.0
@@ -77,7 +77,7 @@ def arrays_of(message: Message) -> dict[str, Any]:
 
 
 def reply_with(message: Message, arrays: Mapping[str, Any], **metrics: float) -> Message:
-    """A reply with these arrays; `Array` objects as they are, whatever they hold."""
+    """Return a reply with these arrays; `Array` objects are sent as they are, whatever they hold."""
     record = ArrayRecord()
     for name, array in arrays.items():
         record[name] = array if isinstance(array, Array) else Array(np.asarray(array))
@@ -92,7 +92,7 @@ def silent(message: Message) -> Message | None:
 
 
 def stuck(message: Message) -> Message | None:
-    """An upload that was announced and does not come: Flower waits for it."""
+    """Announce an upload that does not come: Flower waits for it."""
     time.sleep(STUCK)
     return None
 
@@ -109,12 +109,12 @@ def server_round(message: Message) -> int:
 
 
 def run_config(settings: Settings) -> dict[str, Any]:
-    """The settings as Flower hands them to an app."""
+    """Return the settings as Flower passes them to an app."""
     return {key.replace("_", "-"): value for key, value in dataclasses.asdict(settings).items()}
 
 
 def app_nodes(config: dict[str, Any], count: int = 5) -> dict[int, Node]:
-    """Honest nodes that run the generated app's client: node 1 has the number 0, and so on."""
+    """Return honest nodes that run the generated app's client: node 1 has the number 0, and so on."""
 
     def node(number: int) -> Node:
         here = context(number, **config)
@@ -132,7 +132,7 @@ def unreadable(message: Message) -> Message | None:
 
 
 def accuracy_in_this_process(settings: Settings, out: Path, honest: int) -> float:
-    """What the generated app reaches with the first nodes honest and the others' replies unreadable."""
+    """Return the accuracy of the generated app with the first nodes honest and the others' replies unreadable."""
     config = run_config(dataclasses.replace(settings, out=str(out)))
     nodes = {**dict.fromkeys(range(1, settings.nodes + 1), unreadable), **app_nodes(config, honest)}
     serve(MemoryGrid(nodes), context(0, **config))

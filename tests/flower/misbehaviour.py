@@ -1,4 +1,4 @@
-"""Copied into the test's app: the nodes with these numbers take turns at replying with one kind of nonsense each."""
+"""Copied into the test's app: the nodes with these numbers reply with one kind of nonsense each, in turn."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import Array, Context, Message
 
-LIARS: tuple[int, ...] = ()
+BYZANTINE: tuple[int, ...] = ()
 KINDS = ("nan", "shape", "header", "garbage", "crash", "chunks")
 
 
 def misbehave(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
     reply = call_next(message, context)
     number = int(context.node_config["partition-id"])
-    if number not in LIARS:
+    if number not in BYZANTINE:
         return reply
     arrays = reply.content["arrays"]
     name = next(iter(arrays))
-    turn = (int(message.content["config"]["server-round"]) - 1) * len(LIARS) + LIARS.index(number)
+    turn = (int(message.content["config"]["server-round"]) - 1) * len(BYZANTINE) + BYZANTINE.index(number)
     kind = KINDS[turn % len(KINDS)]
     if kind == "nan":
         arrays[name] = Array(np.full_like(arrays[name].numpy(), np.nan))

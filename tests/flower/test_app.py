@@ -123,7 +123,7 @@ def test_numbers_pass_where_flowers_command_line_makes_them() -> None:
     assert (settings.lr, settings.timeout, settings.mu) == ("0.1", 30.0, 0.0)
 
 
-def test_a_node_without_a_number_is_told_what_to_do() -> None:
+def test_a_node_without_a_number_gets_an_error_with_a_remedy() -> None:
     here = context(0, **config_of())
     here.node_config.clear()
     with pytest.raises(GyroscopeError, match="partition-id"):
@@ -135,7 +135,7 @@ def test_a_node_trains_without_the_packages_that_take_seconds_to_import(monkeypa
     (node,) = app_nodes(config, 1).values()
     load_task.cache_clear()
     for package in ("sklearn.datasets", "pandas", "matplotlib", "gyroscope._linalg._kernels.compiled"):
-        monkeypatch.setitem(sys.modules, package, None)  # whoever imports it now fails
+        monkeypatch.setitem(sys.modules, package, None)  # an import of it fails now
     start = first_model(load_task("digits", ""), seed=1).state_dict()
     content = RecordDict({"arrays": ArrayRecord(start), "config": ConfigRecord({"server-round": 1})})
     reply = node(Message(content, dst_node_id=1, message_type=MessageType.TRAIN))
@@ -143,7 +143,7 @@ def test_a_node_trains_without_the_packages_that_take_seconds_to_import(monkeypa
 
 
 @pytest.mark.parametrize("rule", rules.RULES)
-def test_rules_are_all_accepted_by_name_but_those_that_want_samples_of_the_servers_own(rule: str) -> None:
+def test_rules_are_all_accepted_by_name_but_those_that_need_trusted_samples(rule: str) -> None:
     if "trusted" in rules.RULES[rule].uses:
         with pytest.raises(ConfigError, match="a Flower app has no such thing"):
             Settings(rule=rule, nodes=11)

@@ -1,4 +1,4 @@
-"""Deployed, over TLS: a SuperLink, five registered SuperNodes of which two lie and one is killed, and a stranger."""
+"""Deployed over TLS: a SuperLink, five registered SuperNodes, two of them Byzantine, one killed, and a stranger."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from memory_grid import accuracy_in_this_process
 
 from gyroscope.integrations.flower.settings import Settings
 
-LIARS = (3, 4)
+BYZANTINE = (3, 4)
 EXPECTED = (
     {"NaN", "shape"},
     {"announced '(99999999999999,)'", "no .npy"},
-    {"Node Unavailable", "unreadable reply"},  # one liar has been killed and replies nothing at all: Flower notices
+    {"Node Unavailable", "unreadable reply"},  # one has been killed and does not reply: Flower notices
 )
-"""What is said about the liars' replies, round by round."""
+"""Why the Byzantine nodes' replies are rejected, round by round."""
 KILLED_AFTER = 2
 ROUNDS, STEPS = len(EXPECTED), 200
 
 
 @pytest.mark.slow
-def test_a_deployed_federation_survives_liars_and_refuses_a_stranger(tmp_path: Path) -> None:
+def test_a_deployed_federation_survives_byzantine_nodes_and_refuses_a_stranger(tmp_path: Path) -> None:
     tls = certificates(tmp_path / "tls")
     (tmp_path / "keys").mkdir()
     port, out = free_port(), tmp_path / "run"
-    app = make_app(tmp_path / "app", LIARS)
+    app = make_app(tmp_path / "app", BYZANTINE)
     with Processes(tmp_path) as processes:
         connection(processes, "link", port, tls / "ca.crt")
         processes.start(
@@ -73,7 +73,7 @@ def test_a_deployed_federation_survives_liars_and_refuses_a_stranger(tmp_path: P
         processes.until(
             lambda: len(reasons(out, KILLED_AFTER)) == 2 or running.poll() is not None, "the first rounds are over"
         )
-        processes.kill(names[LIARS[0]])
+        processes.kill(names[BYZANTINE[0]])
         running.wait(PATIENCE)
         status = json.loads((out / "status.json").read_text())
         assert status["status"] == "complete", processes.tail()
@@ -84,7 +84,7 @@ def test_a_deployed_federation_survives_liars_and_refuses_a_stranger(tmp_path: P
         assert len({row["who"] for row in events if row["event"] == "joined"}) == 5
         assert not [row for row in events if row["event"] == "skipped"]
         assert processes.started["stranger"].poll() not in (None, 0), processes.text("stranger")
-    # The same batches, the same three honest nodes, no network: what was lost on the way would show.
+    # The same batches and the same three honest nodes without a network: a loss on the way would show.
     settings = Settings(rounds=ROUNDS, local_steps=STEPS, rule="median", f=2)
     expected_accuracy = accuracy_in_this_process(settings, tmp_path / "expected", honest=3)
     assert expected_accuracy > 0.9

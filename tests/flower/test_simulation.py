@@ -1,4 +1,4 @@
-"""The generated app in Flower's own simulation, with a node that lies."""
+"""The generated app in Flower's own simulation, with a Byzantine node."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ FEDERATION = "num-supernodes=5 init-args-num-cpus=2 client-resources-num-cpus=1"
 
 
 @pytest.mark.slow
-def test_one_liar_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
+def test_one_byzantine_node_among_five_costs_next_to_nothing(tmp_path: Path) -> None:
     honest = accuracy_in_this_process(Settings(rounds=ROUNDS, local_steps=STEPS), tmp_path / "honest", honest=5)
     assert honest > 0.9
     out = tmp_path / "runs" / "attacked"
     with simulation(tmp_path) as processes:
         processes.run(
-            "run", "flwr", "run", make_app(tmp_path / "app", liars=(2,)), "sim", "--stream",
+            "run", "flwr", "run", make_app(tmp_path / "app", byzantine=(2,)), "sim", "--stream",
             "--federation-config", FEDERATION,
             "-c", f'rounds={ROUNDS} local-steps={STEPS} timeout={PATIENCE} out="{out}"',
         )  # fmt: skip

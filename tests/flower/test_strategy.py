@@ -1,4 +1,4 @@
-"""The strategy against replies made by hand: whatever one node sends, the others' updates are applied."""
+"""The strategy against malformed replies: whatever one node sends, the others' updates are applied."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_a_bad_reply_is_reported_and_left_out(kind: str, rule: str) -> None:
 
 
 @pytest.mark.parametrize("value", [3e38, -3e38, 1e30])
-def test_a_huge_value_is_the_rules_affair(value: float) -> None:
+def test_a_huge_value_is_left_to_the_rule(value: float) -> None:
     arrays, events, _ = run(federation(changed(bias=np.full(2, value, np.float32))))
     np.testing.assert_allclose(moved(arrays), expected("krum"), rtol=1e-5)
     assert not [event for event in events if event.event == "rejected"]
@@ -233,7 +233,7 @@ def test_patience_ends() -> None:
         run(grid, rounds=9, timeout=0.2, patience=2)
 
 
-def test_patience_begins_anew_after_a_good_round() -> None:
+def test_a_good_round_resets_the_patience() -> None:
     def every_other(message: Message) -> Message | None:
         return honest(4)(message) if server_round(message) % 2 == 0 else None
 
@@ -243,7 +243,7 @@ def test_patience_begins_anew_after_a_good_round() -> None:
     assert [event.step for event in events if event.event == "skipped"] == [0, 2, 4]
 
 
-def test_nobody_there_is_an_error_that_says_so() -> None:
+def test_too_few_nodes_are_an_error_that_says_so() -> None:
     with pytest.raises(TooFewRepliesError, match="only 3 nodes have connected within 0 s, but n - f = 4"):
         run(federation(None, honest_ones=3))
 

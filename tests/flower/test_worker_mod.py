@@ -48,7 +48,7 @@ def test_the_reply_is_the_momentum_of_the_updates() -> None:
         np.testing.assert_allclose(got, np.full(3, factor), rtol=1e-6)
 
 
-def test_momentum_is_of_the_differences_wherever_the_server_stands() -> None:
+def test_momentum_is_of_the_differences_whatever_the_servers_arrays_are() -> None:
     app, here = client({"w": np.float32(1.0)}), context()
     app(ask(1), here)
     elsewhere = START * 10
@@ -93,14 +93,14 @@ def test_counters_and_running_statistics_are_left_alone() -> None:
     np.testing.assert_allclose(got["w"] - START, np.full(3, 1.5))
 
 
-def test_another_model_begins_anew() -> None:
+def test_momentum_starts_at_zero_for_another_model() -> None:
     app, here = client({"w": np.float32(1.0)}), context()
     app(ask(1), here)
     other = np.zeros(5, np.float32)
     np.testing.assert_allclose(row(app(ask(2, {"w": other}), here), start=other), np.ones(5))
 
 
-def test_a_client_that_replies_with_other_arrays_is_told_so() -> None:
+def test_a_client_that_replies_with_other_arrays_gets_an_error() -> None:
     app = ClientApp(mods=[worker_momentum()])
     app.train()(lambda message, _: reply_with(message, {"w": np.zeros(9, np.float32)}))
     with pytest.raises(ConfigError, match="do not fit those it was sent"):

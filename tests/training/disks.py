@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class CannotMountError(Exception):
-    """Why there can be no small disk here."""
+    """A small disk cannot be mounted here; the text says why."""
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ class Started:
         return self.process.is_alive()
 
     def until(self, happened: Callable[[], bool]) -> bool:
-        """Wait until something has happened, or the process has ended: whether it happened first."""
+        """Wait until something has happened or the process has ended; return whether it happened."""
         begun = time.monotonic()
         while self.running:
             if happened():
@@ -83,7 +83,7 @@ def _child(work: Callable[..., Any], arguments: tuple[Any, ...], cwd: str, folde
     if tty:
         os.environ.update(TERM="xterm-256color")
         for name in ("COLUMNS", "LINES", "NO_COLOR", "CI"):
-            os.environ.pop(name, None)  # the terminal itself knows how wide it is
+            os.environ.pop(name, None)  # so that the width is the terminal's
         terminal = os.open(tty, os.O_RDWR)
         for number in (0, 1, 2):
             os.dup2(terminal, number)
@@ -103,24 +103,24 @@ def _main(*arguments: str) -> int:
 
 
 def start(*arguments: object, cwd: Path | None = None, tty: str = "") -> Started:
-    """`gyroscope ARGUMENTS` in a process of its own."""
+    """Start `gyroscope ARGUMENTS` in a process of its own."""
     return Started(_main, *map(str, arguments), cwd=cwd, tty=tty)
 
 
 def gyroscope(*arguments: object, cwd: Path | None = None) -> Finished:
-    """`gyroscope ARGUMENTS`, from beginning to end."""
+    """Run `gyroscope ARGUMENTS` to its end."""
     return start(*arguments, cwd=cwd).end()
 
 
 def lines(path: Path) -> int:
-    """How many complete lines a file has; 0 where there is none."""
+    """Return how many complete lines a file has; 0 where there is no file."""
     try:
         return path.read_bytes().count(b"\n")
     except FileNotFoundError:
         return 0
 
 
-# -- a task of one's own: convolutions, batch-norm, dropout, augmentation ---------------------------------------------
+# -- a custom task: convolutions, batch-norm, dropout, augmentation ---------------------------------------------
 
 
 def custom_task() -> Any:
@@ -151,7 +151,7 @@ def custom_task() -> Any:
 
 
 def train_custom(out: str, steps: int) -> int:
-    """Train the custom task in a run directory, or go on where it stands there."""
+    """Train the custom task in a run directory, or resume the run that is there."""
     import gyroscope as gy
 
     if (Path(out) / "config.toml").exists():

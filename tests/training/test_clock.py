@@ -1,4 +1,4 @@
-"""Where the time goes: the sections cover the run, and looking changes nothing."""
+"""Where the time goes: the sections cover the run, and measuring changes no number."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_an_unknown_key_is_an_error_with_the_nearest_one() -> None:
 def test_an_unknown_keyword_is_an_error_with_the_nearest_one() -> None:
     with pytest.raises(UnknownNameError, match="unknown configuration key 'byzantin': did you mean 'byzantine'"):
         gy.Config(byzantin=2)  # type: ignore[call-arg]
-    assert list(inspect.signature(gy.Config).parameters)[:2] == ["task", "steps"], "help still tells what there is"
+    assert list(inspect.signature(gy.Config).parameters)[:2] == ["task", "steps"], "help still shows the fields"
 
 
 @pytest.mark.parametrize(

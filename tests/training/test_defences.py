@@ -1,4 +1,4 @@
-"""Defences by name: what a name stands for, and that it may stand beside nothing that says the same."""
+"""Defences by name: the settings of a name, and that options must not repeat them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_a_name_stands_for_settings_in_python_and_on_the_command_line(tmp_path: 
     assert gy.Config.load(tmp_path / "run" / "config.toml").experiment() == config.experiment()
 
 
-def test_an_unknown_name_is_told_the_known_ones() -> None:
+def test_an_unknown_name_gets_the_nearest_one_suggested() -> None:
     with pytest.raises(UnknownNameError, match="unknown defence 'bets': did you mean 'best'"):
         gy.defence("bets")
 
 
 @pytest.mark.parametrize("option", [("--rule", "krum"), ("--momentum", "server")])
-def test_what_a_defence_says_may_not_be_said_again(tmp_path: Path, option: tuple[str, str]) -> None:
+def test_options_must_not_repeat_what_a_defence_sets(tmp_path: Path, option: tuple[str, str]) -> None:
     finished = gyroscope("train", "--defence", "best", *option, *QUICK, "--out", tmp_path / "run")
     assert finished.code == 2 and f"Leave out {option[0]}" in finished.err and not (tmp_path / "run").exists()
 
@@ -40,7 +40,7 @@ def test_a_resumed_run_has_its_defence_already(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("attack", ["little", "empire"])
 def test_the_best_withstands_seven_of_fifteen(attack: str) -> None:
-    """Where the median, which tolerates as many by its theory, loses more."""
+    """The median, which tolerates as many by its theory, loses more."""
     settings = {"attack": attack, "byzantine": 7, "workers": 15, "steps": 100, "batch": 4, "threads": 1}
     best = gy.train(gy.Config(**gy.defence("best"), **settings)).max_accuracy
     median = gy.train(gy.Config(rule="median", momentum="workers", **settings)).max_accuracy

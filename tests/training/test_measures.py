@@ -24,8 +24,8 @@ SETTINGS = {
     "krum, nesterov at the workers": {"rule": "krum", "attack": "little", "byzantine": 2, "nesterov": True},
     "median, momentum at the server": {"rule": "median", "attack": "empire", "byzantine": 2, "momentum": "server"},
     "bulyan, no momentum": {"rule": "bulyan", "attack": "gaussian", "byzantine": 1, "momentum": "none"},
-    "average, nobody attacks": {"rule": "average", "momentum": "workers", "mu": 0.5},
-    "krum told of fewer than there are": {
+    "average, no attack": {"rule": "average", "momentum": "workers", "mu": 0.5},
+    "krum with fewer declared than there are": {
         "rule": "krum", "attack": "sign-flip", "byzantine": 3, "declared_byzantine": 1, "lr": "0.3,2:0.05",
     },
 }  # fmt: skip

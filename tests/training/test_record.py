@@ -138,14 +138,14 @@ def test_a_learning_rate_is_the_same_number_in_a_file_and_as_an_option(tmp_path:
     assert [result.metrics["lr"][0] for result in results] == [float(rate)] * 2
 
 
-def test_how_often_one_evaluates_does_not_change_training(tmp_path: Path) -> None:
+def test_the_interval_of_evaluations_does_not_change_training(tmp_path: Path) -> None:
     often, seldom = (run(tmp_path / str(every), "--evaluate-every", every) for every in (5, 50))
     for name in ("metrics.csv", "workers.csv", "model.pt"):
         assert (often / name).read_bytes() == (seldom / name).read_bytes()
     assert list(pandas.read_csv(seldom / "evaluations.csv")["step"]) == [0, 20]
 
 
-def test_how_often_one_saves_does_not_change_training(made: Path, tmp_path: Path) -> None:
+def test_the_interval_of_checkpoints_does_not_change_training(made: Path, tmp_path: Path) -> None:
     out = run(tmp_path / "run", "--checkpoint-every", 1)
     for name in (*TABLES, "model.pt"):
         assert (out / name).read_bytes() == (made / name).read_bytes()
@@ -287,7 +287,7 @@ def test_a_disk_too_full_to_begin_with_says_so(small_disk: Path) -> None:
     assert "the disk is full" in finished.err
     assert len(finished.err.strip().splitlines()) == 1
     (small_disk / "ballast").unlink()
-    run(small_disk / "run")  # the same command again, as one would
+    run(small_disk / "run")  # the same command again
 
 
 def test_a_read_only_disk_is_one_message(small_disk: Path) -> None:

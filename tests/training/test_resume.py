@@ -47,7 +47,7 @@ def status(out: Path) -> str:
 
 
 def kill_and_resume(out: Path, launch: Callable[[], Started], kills: int, seed: int) -> tuple[int, Finished]:
-    """Kill it again and again, each time a random number of rounds after it stood up, then let it end."""
+    """Kill a run again and again, each time a random number of rounds after its start, then let it end."""
     chance = random.Random(seed)
     done = 0
     while done < kills:
@@ -96,7 +96,7 @@ def test_a_model_with_batch_norm_dropout_and_augmentation_resumes_to_the_same_by
     assert int(buffers["1.num_batches_tracked"]) == steps * 5
 
 
-def test_killed_before_the_first_checkpoint_begins_anew(tmp_path: Path) -> None:
+def test_killed_before_the_first_checkpoint_starts_from_the_beginning(tmp_path: Path) -> None:
     wanted = undisturbed(tmp_path / "whole", steps=40, every=1000)
     out = tmp_path / "killed"
     process = start(*arguments(out, steps=40, every=1000))
@@ -162,7 +162,7 @@ def test_an_interruption_ends_cleanly_says_how_to_resume_and_resuming_gives_the_
     assert contents(out) == wanted
 
 
-def test_while_a_resumed_run_goes_on_its_status_is_running(tmp_path: Path) -> None:
+def test_the_status_of_a_resumed_run_is_running(tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start(*arguments(out))
     assert process.until(lambda: lines(out / "metrics.csv") > 10)
@@ -248,7 +248,7 @@ def test_resuming_a_complete_run_only_reads_it(tmp_path: Path) -> None:
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir() if path.name != ".lock"}
     again = gyroscope("train", "--resume", out)
     assert again.code == 0
-    assert again.out == first.out, "it tells the same result again"
+    assert again.out == first.out, "it prints the same result again"
     after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir() if path.name != ".lock"}
     assert after == before
 

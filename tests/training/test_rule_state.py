@@ -1,4 +1,4 @@
-"""Rules that remember, draw at random or compare with samples of the server's own, in a run that is interrupted."""
+"""Rules that keep state, draw at random or compare with trusted samples, in a run that is interrupted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def config(rule: str, **changes: object) -> gy.Config:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_interrupted_run_goes_on_to_the_same_bytes(rule: str, tmp_path: Path) -> None:
+def test_an_interrupted_run_continues_to_the_same_bytes(rule: str, tmp_path: Path) -> None:
     gy.train(config(rule), out=tmp_path / "whole")
     asked = itertools.count(1)
     stopped = gy.train(config(rule), out=tmp_path / "parts", stop=lambda: next(asked) == 9)
@@ -49,13 +49,13 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(rule: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("rule", [*RULES, "nnm+bulyan", "clip:norm=2.0+average"])
-def test_a_run_learns_with_it_although_some_lie(rule: str) -> None:
+def test_a_run_learns_with_it_under_attack(rule: str) -> None:
     result = gy.train(config(rule, attack="empire", steps=60))
     assert result.status == "complete" and result.max_accuracy > 0.6
 
 
-def test_automatic_factors_search_against_what_the_rule_remembers() -> None:
-    """The adversary knows the memory: other factors than against the same rule at its first round."""
+def test_automatic_factors_search_against_the_rules_state() -> None:
+    """The adversary knows the state: it finds other factors than against the same rule at its first round."""
     auto, rule = "little:factor=auto", "centered-clipping:tau=0.5"
     runs = [gy.train(config(rule, attack=auto, steps=steps)).metrics["attack_norm"].iloc[-1] for steps in (1, 6)]
     again = gy.train(config(rule, attack=auto, steps=6)).metrics["attack_norm"].iloc[-1]
@@ -132,7 +132,7 @@ def test_without_samples_a_rule_that_compares_is_refused_before_anything_is_writ
 def test_samples_that_no_rule_looks_at_are_allowed_in_a_configuration_and_refused_as_an_option(
     rule: str, tmp_path: Path
 ) -> None:
-    """A grid's base may have them for some of its rules; who types the option wants something of it."""
+    """A grid may hold them for some of its rules; an option without effect is a mistake."""
     gy.train(config(rule, trusted=20, steps=2), out=tmp_path / "run")
     assert gy.resume(tmp_path / "run").status == "complete"
     finished = gyroscope("train", "--rule", rule, "--trusted", 20, "--out", tmp_path / "refused")
@@ -149,7 +149,7 @@ def test_more_samples_than_there_are_cannot_be_held(tmp_path: Path) -> None:
 
 
 def test_momentum_elsewhere_leaves_the_servers_own_accumulated() -> None:
-    """Worker processes accumulate by themselves; the server's samples need the momentum that those have."""
+    """Worker processes accumulate by themselves; the trusted gradient needs the same momentum."""
     run = run_of("fltrust", momentum="workers")
     assert run.round_config.trusted is not None
     assert run.round_config.trusted.momentum is not None

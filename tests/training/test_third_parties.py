@@ -116,7 +116,7 @@ def test_a_spec_of_an_incomplete_class_is_the_same_error() -> None:
     assert Inherited().min_workers(2) == 5
 
 
-def test_a_dataclass_that_is_not_frozen_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_says_how_to_freeze_a_dataclass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["import dataclasses", "from gyroscope import rules", "@dataclasses.dataclass", "class Mine(rules.Median):",
              "    extra: int = 0"]  # fmt: skip
     (tmp_path / "thawed_rules.py").write_text("\n".join(lines))

@@ -107,15 +107,14 @@ def _run(options: argparse.Namespace) -> int:
             join = f"gyroscope work {server.host}:{server.port} --number K"
             print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)
         with _workers(server.host, server.port, count, config) if launch else contextlib.nullcontext():
-            result = server.resume(options.resume) if resuming else server.train(config, out, overwrite)
+            result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)
             server.end()
     return train.conclude(result, "launch" if launch else "serve")
 
 
 def _threads_each(config: Any) -> int:
     """Return each process's share of the machine's cores: threads beyond that would spin, waiting for each other."""
-    processes: int = 1 + config.workers - config.byzantine
-    return max(1, (os.cpu_count() or 1) // processes)
+    return max(1, (os.cpu_count() or 1) // int(1 + config.workers - config.byzantine))
 
 
 @contextlib.contextmanager

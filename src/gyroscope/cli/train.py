@@ -30,9 +30,6 @@ examples:
   one of the paper's experiments:
     gyroscope train --task mnist --rule bulyan --attack little --byzantine 12 --lr 0.5 --seed 1 --out runs/c
 
-  six servers hold the model, one of them Byzantine; each waits for 5 models and for the rows of all but 3 workers:
-    gyroscope train --rule krum --attack little --byzantine 3 --servers 6 --byzantine-servers 1 --server-attack nan
-
   the same from a file, and an interrupted run continued:
     gyroscope train --config runs/c/config.toml --out runs/d
     gyroscope train --resume runs/c

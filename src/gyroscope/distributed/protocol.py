@@ -147,10 +147,8 @@ OVER = "over"
 
 
 def link_key(worker: int) -> str:
-    """Return the key of the generation of this worker's link; it is empty until the link's process is ready.
-
-    If a worker claimed a link whose process has yet to start, both would wait for each other until they time out.
-    """
+    """Return the key of the generation of this worker's link. It is empty until the link's process is ready, because a
+    worker that claimed the link before would wait in vain."""
     return f"link/{worker}"
 
 

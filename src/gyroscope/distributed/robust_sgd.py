@@ -97,7 +97,9 @@ class RobustSGD(torch.optim.Optimizer):
         self._aggregator = ShardedAggregator(
             self._exchange, rule, f, momentum=momentum, mu=mu, nesterov=nesterov, seed=seed
         )
+        self.rule, self.momentum = self._aggregator.rule, momentum
         self._worker_momentum = WorkerMomentum(mu, nesterov=nesterov) if momentum == "workers" else None
+        self._accumulator = self._worker_momentum or self._aggregator.after_rule
         self._settings = f"{self.rule} f={f} seed={seed} clip={clip} momentum={momentum} mu={mu} nesterov={nesterov}"
         self.clip = _number("clip", clip)
         if self.clip == 0:
@@ -166,21 +168,6 @@ class RobustSGD(torch.optim.Optimizer):
         self._lay_out()
         rule = {name: value.to(self._row.device, copy=True) for name, value in state_dict.get("rule", {}).items()}
         self._aggregator.load_rule_state(state_dict.get("steps", 0), rule)
-
-    @property
-    def rule(self) -> Rule:
-        """The rule that aggregates the ranks' gradients."""
-        return self._aggregator.rule
-
-    @property
-    def momentum(self) -> str:
-        """Where momentum is computed."""
-        return self._aggregator.momentum
-
-    @property
-    def _accumulator(self) -> WorkerMomentum | None:
-        """This rank's momentum, or that of the aggregate; None for none."""
-        return self._worker_momentum or self._aggregator.after_rule
 
     def _write_gradients(self) -> None:
         """Write this rank's gradient with weight decay as one row."""

@@ -13,13 +13,7 @@ class Callback:
     """Observe a run. Subclasses override the methods that they need; no method can change the run."""
 
     def begin(self, title: str, step: int, steps: int) -> None:
-        """Handle the start of the loop.
-
-        Args:
-            title: one line that says what runs.
-            step: the first step to play; above 0 in a resumed run.
-            steps: the number of steps after which the run ends.
-        """
+        """Handle the start of the loop at `step`, which ends after `steps`; `title` says in one line what runs."""
 
     def step(self, row: Row) -> None:
         """Handle a round: `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""

@@ -157,11 +157,6 @@ class CommonConfig:
         if self.lr is not None:
             Schedule.parse(self.lr)
 
-    @property
-    def aggregation(self) -> str:
-        """The rule or filter between the workers and the model, as a directory's name shows it."""
-        raise NotImplementedError
-
     def experiment(self) -> dict[str, Any]:
         """Return the settings that change the numbers of a run: not the device, the data's folder or checkpoints."""
         fields = [field.name for field in dataclasses.fields(self) if field.metadata["experiment"]]

@@ -23,9 +23,18 @@ class _Progress(Callback):
 
     def step(self, row: Row) -> None:
         self.row = row
+        self.refresh()
 
     def evaluated(self, row: Row) -> None:
         self.accuracy = row["accuracy"]
+        self.refresh()
+
+    def remark(self, text: str) -> None:
+        self.note = text
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Update the display; a display of lines needs none."""
 
     def facts(self, done: int) -> str:
         """Return loss, ratio, accuracy, speed and the last remark, as far as they exist."""
@@ -57,7 +66,7 @@ class Lines(_Progress):
     def remark(self, text: str) -> None:
         if text and text != self.note:
             print(text, file=sys.stderr, flush=True)
-        self.note = text
+        super().remark(text)
 
 
 class Bar(_Progress):
@@ -83,20 +92,7 @@ class Bar(_Progress):
         self.bar.console.print(title)
         self.task = self.bar.add_task("", total=steps, completed=step, facts="")
 
-    def step(self, row: Row) -> None:
-        super().step(row)
-        self._refresh()
-
-    def evaluated(self, row: Row) -> None:
-        super().evaluated(row)
-        self._refresh()
-
-    def remark(self, text: str) -> None:
-        if text != self.note:
-            self.note = text
-            self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
         done = int(self.row["step"] or 0) + 1 if self.row else self.first
         self.bar.update(self.task, completed=done, facts=self.facts(done))
 

@@ -130,11 +130,7 @@ class RunDirectory:
 
     @classmethod
     def read_config(cls, path: str | Path) -> Config:
-        """Return the configuration of a run that can be resumed.
-
-        Raises:
-            RunDirectoryError: there is no run, or it is of a kind that cannot be resumed.
-        """
+        """Return the configuration of a run, or raise a RunDirectoryError where there is none that can be resumed."""
         path = Path(path)
         for name, (whose, remedy) in _NOT_RESUMABLE.items():
             if (path / name).is_file():

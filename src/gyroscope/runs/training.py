@@ -64,9 +64,6 @@ def train(
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
 
-    Returns:
-        The result: status, tables, model.
-
     Raises:
         GyroscopeError: the configuration cannot run, data is missing, or the disk refuses a write.
     """

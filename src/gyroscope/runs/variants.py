@@ -54,10 +54,8 @@ def variants() -> tuple[Variant, ...]:
 def config_class(default: type[Config], values: Mapping[str, Any]) -> tuple[type[Config], dict[str, Any]]:
     """Return the class of configuration that has these values, and those of the values that it knows.
 
-    Keys of other variants are dropped where they hold that variant's default, as the files of 0.1 do.
-
-    Raises:
-        ConfigError: the values belong to two variants at once.
+    Keys of other variants are dropped where they hold that variant's default, as the files of 0.1 do. Values that
+    belong to two variants at once are a ConfigError.
     """
     asked = [variant for variant in variants() if variant.used(values)] if default is Config else []
     if len(asked) > 1:

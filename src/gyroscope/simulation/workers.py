@@ -1,4 +1,4 @@
-"""The honest workers: parameters and batches in, one gradient per worker out, as one (h, d) matrix."""
+"""The honest workers: from parameters and batches to one gradient per worker, as one (h, d) matrix."""
 
 from __future__ import annotations
 
@@ -25,68 +25,69 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 Inputs = Tensor | IndexedBatch | Sequence[Tensor]
 """Every worker's batch: inputs[worker] is (b, ...)."""
 Noise = tuple[int, int, int]
-"""Where dropout and its kind come from: the seed, the step, and the number of the first worker."""
+"""The random stream of dropout and the like: the seed, the step, and the number of the first worker."""
 
 _GROUP = 3_000_000
 """Input values that are sampled at a time on a CPU."""
 
-# Modules that treat each sample by itself, and losses that are means over samples: only with those does one pass over
-# all workers' samples give what a pass per worker would.
+# Modules that treat each sample by itself, and losses that are means over samples: only with those a single pass over
+# all workers' samples gives the gradients that a pass per worker would.
 _SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
 
 
 class GradientTransform(NamedTuple):
-    """What is made of the gradient of a batch's loss, the same for all workers."""
+    """How a batch's gradient becomes a worker's row, the same for all workers: shift, then clip."""
 
     shift: Tensor | None
-    """(d,): what is added, the gradient of the L2 term."""
+    """(d,): the gradient of the L2 term."""
     limit: float
-    """What is longer than this then, is shortened to it."""
+    """The largest norm of a row."""
 
 
 class Gradients(Protocol):
-    """Computes every worker's row into `out` (h, d) and returns the workers' losses (h,)."""
+    """Compute every worker's row into `out` (h, d), and return the workers' losses (h,)."""
 
     def __call__(
-        self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor
+        self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor
     ) -> Tensor: ...
 
 
 class Workers(Protocol):
-    """Whoever computes the honest rows of a round: this process, or processes elsewhere."""
+    """The honest workers of a round: simulated in this process, or processes of their own."""
 
     count: int
     parameters: Tensor
     accumulates: bool
-    """Whether they send gradients accumulated by themselves: then nobody here knows what they sampled."""
+    """Whether they accumulate their gradients themselves: then the server does not know what they sampled."""
     present: Tensor | None
-    """The numbers of those whose row of the last round is fit to be measured; None for all of them."""
+    """The numbers of those whose row of the last round is finite, which is measured; None for all of them."""
 
     def ask(self, step: int) -> None:
-        """The parameters are those of this step: who computes elsewhere may begin. `sample` will ask for the rows."""
+        """Announce that the parameters are those of this step, so that other processes can begin before `sample`."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """(losses, rows of all): a row is NaN where a worker is missing."""
+        """Return losses and all rows, the rows in `out` if given: a row is NaN where a worker is missing."""
 
     def state(self) -> dict[str, Tensor]:
-        """What they need to go on after an interruption."""
+        """Return what they need to continue after an interruption."""
 
-    def restore(self, state: dict[str, Tensor]) -> None: ...
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state` returned."""
 
 
 class SimulatedWorkers:
     """h workers that sample their own batches, from common data or from `shards`, and compute clipped gradients.
 
-    rows = clip(gradient of the batch's mean loss + L2 term). Dropout and augmentation of worker i at step t come from
-    streams of their own, so a worker's row does not depend on who else is there. `first` is the number of the first of
-    them: a process that is worker 3 computes the row that worker 3 has `among` all, and draws from `shards[3]`.
+    row = clip(gradient of the batch's mean loss + L2 term). Worker i at step t has its own streams for dropout and
+    augmentation, so its row does not depend on the other workers. `first` is the number of the first of the h: a
+    process that is worker 3 computes the row that worker 3 has `among` all, and draws from `shards[3]`.
     """
 
     accumulates = False
     present: Tensor | None = None
     relabel: Callable[[Tensor], Tensor] | None = None
-    """From the labels of the data to those that are learned, where they differ."""
+    """Maps the labels of the data to those that are learned, where they differ."""
 
     def __init__(
         self,
@@ -115,7 +116,7 @@ class SimulatedWorkers:
         self._group = self._group_size()
 
     def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> SimulatedWorkers:
-        """As many workers more, with the numbers after these and batches of their own, at the same model and data."""
+        """Return more workers, numbered after these, with batches of their own, at the same model and data."""
         more = copy.copy(self)
         more.first, more.count, more.relabel = self.first + self.count, count, relabel
         more.among = self.among + count
@@ -123,22 +124,22 @@ class SimulatedWorkers:
         return more
 
     def _group_size(self) -> int:
-        # Few workers at a time where pictures are large: their prepared inputs need not all be in memory at once.
+        # Few workers at a time where inputs are large, so that not all prepared inputs are in memory at once.
         values = self.batch * max(1, self.data.inputs[0].numel())
         groups = -(-self.count * values // _GROUP) if self.parameters.device.type == "cpu" else 1
         return -(-self.count // groups)
 
     def alone(self, worker: int) -> SimulatedWorkers:
-        """One of these workers by itself, at the same model and with the batches that it has among all."""
+        """Return one of these workers by itself, at the same model and with the batches that it has among all."""
         one = copy.copy(self)
         one.first, one.count, one._group = self.first + worker, 1, 1
         return one
 
     def ask(self, step: int) -> None:
-        """They compute when they are sampled, and not before."""
+        """Do nothing: simulated workers compute when they are sampled."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """(losses, rows): every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
+        """Return every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
@@ -164,7 +165,7 @@ class SimulatedWorkers:
         return (rows if self.clip == math.inf else rows[:, :1]).sum(dim=1).isfinite()
 
     def state(self) -> dict[str, Tensor]:
-        return {}  # their batches come from stateless streams, and their momentum is the placement's
+        return {}  # their batches come from stateless streams, and the run holds their momentum
 
     def restore(self, state: dict[str, Tensor]) -> None:
         if state:
@@ -173,7 +174,7 @@ class SimulatedWorkers:
             )
 
     def batches(self, step: int, workers: range) -> tuple[IndexedBatch | list[Tensor], Tensor]:
-        """The prepared inputs and the targets that these workers draw at this step."""
+        """Return the prepared inputs and the targets that these workers draw at this step."""
         if self.shards is not None:
             one_pass = self.dealing == "pass"
             indices = deal_from_shards(self.seed, step, workers, self.shards, self.batch, one_pass)
@@ -181,7 +182,7 @@ class SimulatedWorkers:
             indices = deal(self.seed, step, workers, len(self.data), self.batch)
         else:
             indices = deal_from_one_pass(self.seed, step, workers, self.among, len(self.data), self.batch)
-        indices = indices.to(self.parameters.device, torch.int64)  # shards may be of narrower numbers
+        indices = indices.to(self.parameters.device, torch.int64)  # shards may hold narrower integers
         inputs, targets = IndexedBatch(self.data.inputs, indices), IndexedBatch(self.data.targets, indices).gather()
         if self.data.prepare is None:
             return inputs, targets
@@ -192,7 +193,7 @@ class SimulatedWorkers:
         return prepared, targets
 
     def transform(self) -> GradientTransform:
-        """What makes a row of a gradient at the parameters as they are."""
+        """Return how a gradient becomes a row at the current parameters."""
         if self.l2 == 0:
             return GradientTransform(None, self.clip)
         if self.l2_form == "half-squared":  # lambda/2 * ||theta||^2
@@ -216,9 +217,9 @@ def restore_buffers(model: nn.Module, before: list[Tensor]) -> None:
 
 
 def choose(model: nn.Module, loss: Loss) -> Gradients:
-    """All workers in one pass where the model allows it, else one backward pass per worker."""
+    """Return gradients of all workers in one pass where the model allows it, else of one worker per pass."""
     modules = list(model) if type(model) is nn.Sequential and is_plain(model) else []
-    # A leading Flatten makes every layer's input one row per sample, on which the rest relies.
+    # With a leading Flatten every layer's input has one row per sample, which `BatchedGradients` needs.
     samplewise = repr(modules[:1]) == repr([nn.Flatten()]) and all(
         type(module) in _SAMPLEWISE
         and is_plain(module)
@@ -232,16 +233,16 @@ def choose(model: nn.Module, loss: Loss) -> Gradients:
 
 
 class LoopGradients:
-    """One backward pass per worker: right for every model. Batch-norm sees the worker's own batch.
+    """One backward pass per worker, which is correct for every model: batch-norm sees the worker's own batch.
 
-    Running statistics of batch-norm are updated by each worker in turn; they serve evaluation only, never a gradient.
+    Each worker in turn updates batch-norm's running statistics, which serve evaluation only, never a gradient.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model, self.loss = model, loss
         self.parameters = trainable(model)
 
-    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor) -> Tensor:
         seed, step, first = noise
         self.model.train()
         losses = []
@@ -252,39 +253,39 @@ class LoopGradients:
             for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
                 piece.copy_(gradient) if gradient is not None else piece.zero_()
             losses.append(loss.detach())
-        shift_and_clip(out, *terms)
+        shift_and_clip(out, *to_row)
         return torch.stack(losses)
 
 
 def _counted(targets: Tensor) -> Tensor:
-    """How many samples of each worker's batch the mean is taken over: torch leaves out those marked -100."""
-    if targets.is_floating_point():  # shares of all classes
+    """Return over how many samples of each worker's batch the mean is taken: torch ignores the target -100."""
+    if targets.is_floating_point():  # class probabilities
         return torch.full(targets.shape[:1], targets.shape[1], device=targets.device)
     return (targets != _kernels.IGNORED).sum(dim=1)
 
 
 _Passed = tuple[Sequence[Tensor | IndexedBatch], Sequence[Tensor], Tensor]
-"""What each linear layer was given, how the sum of the workers' losses changes with what it made of it, both with a row
-per sample; and each sample's loss."""
+"""Each linear layer's input and the gradient of the sum of the workers' losses at its output, both with a row per
+sample; and each sample's loss."""
 
 
 class BatchedGradients:
-    """All workers at once, for a chain of linear layers and element-wise functions, by kernels where it is a usual one.
+    """All workers at once, for a chain of linear layers and element-wise functions; kernels compute the usual one.
 
-    The workers share their parameters, so forward and backward are a few large matrix products over all their samples;
-    only the last step, the layers' weight gradients, differs by worker.
+    The workers share their parameters, so forward and backward are a few large matrix products over all samples; only
+    the last step, the layers' weight gradients, differs by worker.
     """
 
     def __init__(self, modules: list[nn.Module], loss: Loss) -> None:
-        # None in place: outputs that are differentiated must stay what they are.
+        # No module works in place: autograd needs the outputs that it differentiates.
         self.modules = [nn.ReLU() if isinstance(module, nn.ReLU) else module for module in modules]
         self.linear = [module for module in modules if isinstance(module, nn.Linear)]
         self.loss = loss
         end = [nn.LogSoftmax] if loss is F.nll_loss else []
         self.usual = [type(module) for module in modules] == [nn.Flatten, nn.Linear, nn.ReLU, nn.Linear, *end]
-        """A classifier with one hidden layer, as the paper's: there is a kernel for all of it."""
+        """Whether this is a classifier with one hidden layer, as the paper's, for which there is a kernel."""
 
-    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, terms: GradientTransform, out: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor) -> Tensor:
         h, b = targets.shape[:2]
         samples, flat, counted = self._flattened(inputs), targets.flatten(0, 1), _counted(targets)
         passed = self._classify(samples, flat, counted) if self.usual else None
@@ -297,7 +298,7 @@ class BatchedGradients:
             )
             for layer, given, grad_output in zip(self.linear, into, grad_outputs, strict=True)
         ]
-        linear_layers.gradient_rows(layers, *terms, out)
+        linear_layers.gradient_rows(layers, *to_row, out)
         return each.view(h, b).sum(dim=1) / counted
 
     def _classify(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed | None:
@@ -307,7 +308,7 @@ class BatchedGradients:
 
     def _differentiate(self, samples: Tensor | IndexedBatch, targets: Tensor, counted: Tensor) -> _Passed:
         into: list[Tensor | IndexedBatch] = []
-        from_: list[Tensor] = []  # what each layer makes of it, where the loss is differentiated
+        from_: list[Tensor] = []  # each layer's output, at which the loss is differentiated
         values = samples
         with torch.enable_grad():
             for module in self.modules[1:]:
@@ -327,9 +328,9 @@ class BatchedGradients:
         return into, grad_outputs, each.detach()
 
     def _flattened(self, inputs: Inputs) -> Tensor | IndexedBatch:
-        """One row per sample, as the chain's leading module makes them."""
+        """Return one row per sample, as the leading Flatten makes them."""
         if isinstance(inputs, IndexedBatch):
-            # (Of what is not contiguous, rows would be a copy of all the data.)
+            # (Rows of data that is not contiguous would be a copy of all of it.)
             if self.linear[:1] == self.modules[1:2] and inputs.source.is_contiguous():
                 rows = inputs.as_rows()
                 if linear_layers.reads_in_place(rows, self.linear):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from gyroscope import rules
-from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.memory import keep_freed_memory
 from gyroscope.distributed.protocol import Offer, TCPStore
@@ -25,10 +24,8 @@ from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import Config, ResolvedConfig
 from gyroscope.runs.events import EventLog
 from gyroscope.runs.result import Result
-from gyroscope.simulation import tasks
 from gyroscope.simulation.workers import SimulatedWorkers
 
-HOST, PORT, DEADLINE, GRACE = "127.0.0.1", 29517, 10.0, 60.0
 _FORKED_FROM = "gyroscope.distributed.server.link_process"
 _BACKLOG = 128
 
@@ -37,12 +34,12 @@ _BACKLOG = 128
 class ServerOptions:
     """Where the server listens, and how long it waits for workers."""
 
-    host: str = HOST
-    port: int = PORT
+    host: str = "127.0.0.1"
+    port: int = 29517
     """0 takes any free port."""
-    deadline: float = DEADLINE
+    deadline: float = 10.0
     """Seconds that a round waits for linked workers, once it has enough rows."""
-    grace: float = GRACE
+    grace: float = 60.0
     """Seconds that the run waits for enough workers, at the start and later."""
 
     def __post_init__(self) -> None:
@@ -77,7 +74,7 @@ class Server:
 
         Args:
             options: address, deadline and grace period.
-            callbacks: called at every round and evaluation, and told which workers are missing.
+            callbacks: called at every round and evaluation, and with the numbers of missing workers.
             stop: called after every round and while waiting; once it returns True the run is interrupted.
 
         Raises:
@@ -109,16 +106,12 @@ class Server:
         if workers:
             workers.close(self._over)
 
-    def train(
-        self,
-        config: Config,
-        out: str | Path,
-        overwrite: bool = False,
-        task: tasks.Task | None = None,
-        clock: Clock = UNTIMED,
-    ) -> Result:
-        """Run `gyroscope.train` with the workers that connect. (Your own task needs workers that know it.)"""
-        return self._run(out, training.train, config, out=out, overwrite=overwrite, task=task, clock=clock)
+    def train(self, config: Config, out: str | Path, **options: Any) -> Result:
+        """Run `gyroscope.train` with the workers that connect; `options` are its `overwrite`, `task` and `clock`.
+
+        Workers find their task by its name in the configuration: your own `task` needs your own workers.
+        """
+        return self._run(out, training.train, config, out=out, **options)
 
     def resume(self, out: str | Path) -> Result:
         """Run `gyroscope.resume` with the workers that connect."""

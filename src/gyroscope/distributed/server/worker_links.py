@@ -66,11 +66,9 @@ class LinkedWorkers:
         # before the next ones are due; while a slow link still sends from it, the next ones go to the other.
         self._broadcast = tuple(Message(self._dimension, dtype, shared=True) for _ in range(2))
         self._slot = 0
-        self._step = 0
-        """The round that is collected now."""
+        self._step = 0  # the round that is collected now
         self._asked = self._collected = NO_STEP
-        self._rows = self.parameters.new_empty(0, self._dimension)
-        """The round's matrix."""
+        self._rows = self.parameters.new_empty(0, self._dimension)  # the round's matrix
         self._received: set[int] = set()
         self._finite: set[int] = set()
         self._losses: dict[int, float] = {}

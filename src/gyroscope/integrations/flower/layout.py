@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,8 +24,7 @@ class RefusedError(Exception):
     """A reply that cannot be used. Its text says why, for events.csv."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """One named array: the name, shape and dtype that a reply must have."""
 
     name: str
@@ -40,8 +40,7 @@ class Piece:
         return self.dtype.kind == "f"
 
 
-@dataclasses.dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """The content of a valid record: all floating-point arrays as one vector, the others (counters, masks) by name."""
 
     vector: Tensor

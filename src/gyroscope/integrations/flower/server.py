@@ -52,6 +52,7 @@ class Recorder:
         self.settings = settings
         task = load_task(settings.task, settings.data_dir)
         self.model, self.test = first_model(task, settings.seed), Split.of(task.test)
+        self.rounds = 0
         self.accuracies: list[float] = []
         rule = re.sub("[:=,/]", "_", settings.rule)
         name = f"flower-{settings.task.split(':')[0]}-{rule}-f_{settings.f}-{settings.momentum}-seed_{settings.seed}"
@@ -70,19 +71,15 @@ class Recorder:
     def __exit__(self, kind: object, problem: BaseException | None, trace: object) -> None:
         if problem is not None:
             reason = f"{type(problem).__name__}: {problem}"
-            self.directory.set_status(run_dir.FAILED, step=self.rounds_played, reason=reason)
-            self.log.add(self.rounds_played, events.STOPPED, None, reason)
+            self.directory.set_status(run_dir.FAILED, step=self.rounds, reason=reason)
+            self.log.add(self.rounds, events.STOPPED, None, reason)
         self.directory.close()
-
-    @property
-    def rounds_played(self) -> int:
-        """The number of rounds so far: there is an evaluation before the first."""
-        return max(0, len(self.accuracies) - 1)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         """Measure the accuracy on the test set after a round; round 0 is the start."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
         row = evaluation_row(server_round, self.model, self.test, self.settings.seed)
+        self.rounds = server_round
         self.accuracies.append(float(row["accuracy"] or 0))
         self.directory.append(run_dir.EVALUATIONS, row)
         self.directory.flush()
@@ -96,5 +93,5 @@ class Recorder:
     def finish(self, arrays: ArrayRecord) -> None:
         """Write the final model, and end the run."""
         facts = {"max_accuracy": max(self.accuracies), "final_accuracy": self.accuracies[-1]}
-        self.directory.finish(run_dir.COMPLETE, arrays.to_torch_state_dict(), step=self.rounds_played, **facts)
-        self.log.add(self.rounds_played, events.FINISHED, None, run_dir.COMPLETE)
+        self.directory.finish(run_dir.COMPLETE, arrays.to_torch_state_dict(), step=self.rounds, **facts)
+        self.log.add(self.rounds, events.FINISHED, None, run_dir.COMPLETE)

@@ -92,11 +92,9 @@ class RobustStrategy(Strategy):
         if patience < 1:
             raise ConfigError(f"patience must be at least 1 round, got {patience}")
         self.n, self.f, self.patience, self.gathering = n, f, patience, gathering
-        self.evaluate = evaluate
+        self.evaluate, self.server_momentum, self._seed = evaluate, server_momentum, seed
         self.arrayrecord_key, self.configrecord_key = arrayrecord_key, configrecord_key
-        self.server_momentum = server_momentum
         self.on_event, self.on_weights = on_event, on_weights
-        self._seed = seed
         self._ttl: float | None = None
         self._reset()
 

@@ -1,6 +1,6 @@
 """A node: trains the server's arrays on batches of its own and replies with the result, or with its momentum.
 
-To train something else, replace `client.train` by a function of yours that answers with the same arrays, trained.
+To train something else, replace `client.train` by your function that replies with the same arrays, trained.
 """
 
 from flwr.app import Context, Message

@@ -1,6 +1,6 @@
-"""The server: asks the nodes for updates, round after round, and lets no f of them ruin the model.
+"""The server: asks the nodes for updates, round after round, and tolerates f Byzantine ones.
 
-To change what it does, replace `serve` by your own code around `gyroscope.integrations.flower.RobustStrategy`.
+To change it, replace `serve` by your own code around `gyroscope.integrations.flower.RobustStrategy`.
 """
 
 from flwr.app import Context
