@@ -14,9 +14,6 @@ from gyroscope.report import text_tables
 from gyroscope.report.figures import new_figure, save_as
 from gyroscope.runs.config import NO_ATTACK
 
-_DARK = 0.55
-"""From this part of the scale on, figures are white on dark."""
-
 
 class MapPair:
     """The map by best and by final accuracy, from a folder of runs."""
@@ -135,7 +132,7 @@ def _heat_map(results: Sequence[DefenceResult], f: int, place: str, folder: Path
     axes.imshow(shades or [[0.0]], cmap="Greys", vmin=0, vmax=1, aspect="auto")
     for y, row in enumerate(drops):
         for x, drop in enumerate(row):
-            colour = "white" if shades[y][x] > _DARK else "black"
+            colour = "white" if shades[y][x] > 0.55 else "black"
             axes.text(x, y, short(drop), ha="center", va="center", fontsize=8, color=colour)
     axes.set_xticks(range(len(names)), names, rotation=60, ha="left", rotation_mode="anchor")
     axes.xaxis.tick_top()

@@ -64,12 +64,9 @@ def _assemble_cifar(contents: Mapping[str, Content]) -> RawData:
         if absent:
             raise DataError(f"{archive.what} lacks {', '.join(absent)}.")
         contents = {name: Content(raw, f"{name} of {archive.what}") for name, raw in members.items()}
-    batches = []
-    for name in catalogue.CIFAR_NAMES:
-        images, labels = read_cifar_binary(contents[name].raw, contents[name].what)
+    *train, test = (read_cifar_binary(contents[name].raw, contents[name].what) for name in catalogue.CIFAR_NAMES)
+    for name, (_, labels) in zip(catalogue.CIFAR_NAMES, (*train, test), strict=True):
         _check_labels(labels, contents[name].what)
-        batches.append((images, labels))
-    *train, test = batches
     return RawData(torch.cat([images for images, _ in train]), torch.cat([labels for _, labels in train]), *test)
 
 

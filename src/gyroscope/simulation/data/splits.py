@@ -96,16 +96,13 @@ def deal_from_shards(
     They are drawn uniformly with replacement, or with `one_pass` from shuffled passes over the shard.
     Worker i's batch depends on (seed, i, step) and on its shard alone.
     """
-    batches = []
-    for worker in workers:
-        held = shards[worker]
+
+    def places(worker: int, samples: int) -> Tensor:
         if one_pass:
-            own = random_streams.derive(seed, "shard", worker)
-            places = deal_from_one_pass(own, step, [0], 1, len(held), batch)
-        else:
-            places = deal(seed, step, [worker], len(held), batch)
-        batches.append(held[places[0]])
-    return torch.stack(batches)
+            return deal_from_one_pass(random_streams.derive(seed, "shard", worker), step, [0], 1, samples, batch)
+        return deal(seed, step, [worker], samples, batch)
+
+    return torch.stack([shards[worker][places(worker, len(shards[worker]))[0]] for worker in workers])
 
 
 @functools.lru_cache(maxsize=4)
