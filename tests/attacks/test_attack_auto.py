@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import Attack, AttackContext, Empire, Little
-from gyroscope.attacks.directed import best_factor, distance_damage
+from gyroscope.attacks.directed import best_factor, damage_to
 from gyroscope.momentum import PLACEMENTS
 from gyroscope.rules import RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
 from gyroscope.runs.config import Config
@@ -44,7 +44,7 @@ def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
 
 def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
     mean, direction = KINDS[kind]().aim(CachedMoments(honest))
-    return best_factor(mean, direction, distance_damage(honest, mean, f, context_of(rule, f)))
+    return best_factor(mean, direction, damage_to(honest, mean, f, context_of(rule, f)))
 
 
 @by_kind

@@ -15,15 +15,37 @@ import dataclasses
 import importlib
 import inspect
 import math
+from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gyroscope._core.errors import ConfigError, UnknownNameError, either
 
 T = TypeVar("T")
+_Self = TypeVar("_Self", bound="Named")
 Factory = Callable[..., T]
 _CHECK = "gyroscope"  # the key of a field's metadata under which its check is
+
+
+class Named(ABC):
+    """What a spec can build: the base class of rules, pre-aggregations and attacks, which are frozen dataclasses."""
+
+    kind_in_errors: ClassVar[str]
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = "-"
+
+    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
+        check_class(cls.kind_in_errors, cls)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
+    def __str__(self) -> str:
+        """Return the spec that builds this object on the command line and in a configuration: `krum:m=1`."""
+        return text(self)
 
 
 def parse_value(text: str) -> int | float | bool | str | None:

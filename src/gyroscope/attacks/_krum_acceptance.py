@@ -9,7 +9,7 @@ from gyroscope._linalg import distances
 from gyroscope.attacks.base import AttackContext
 from gyroscope.rules.krum import Krum
 
-_HALVINGS = 60
+_SMALLEST = 2.0**-59
 _DOUBLINGS = 6
 _BISECTIONS = 24
 
@@ -54,11 +54,8 @@ class KrumAcceptance:
         The search assumes that acceptance ends at one length, which holds except for ties. If it does not end, because
         so many Byzantine rows are neighbours enough to each other, the result is 64 times the given length.
         """
-        for _ in range(_HALVINGS):
-            if self.accepts(length):
-                break
-            length /= 2
-        else:
+        length = self.by_halving(length, length * _SMALLEST)
+        if not self.accepts(length):
             return 0.0
         for _ in range(_DOUBLINGS):
             if not self.accepts(2 * length):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.rules import Rule, RuleContext
-
-_Self = TypeVar("_Self", bound="Attack")
 
 
 class MissingKnowledgeError(ConfigError):
@@ -124,24 +122,15 @@ class AttackContext:
 
 
 @dataclasses.dataclass(frozen=True)
-class Attack(ABC):
+class Attack(registry.Named):
     """What the f Byzantine workers send. They collude and see everything.
 
     A subclass implements `rows`; users call the object: `Little()(honest, f)`.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    paper: ClassVar[str] = "-"
+    kind_in_errors = "attack"
     finite: ClassVar[bool] = True
     """Whether the Byzantine rows are finite if the honest rows are."""
-
-    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
-        registry.check_class("attack", cls)
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
 
     def __call__(
         self, honest: Tensor | Sequence[Tensor], f: int, context: AttackContext | None = None, **known: Any
@@ -187,10 +176,6 @@ class Attack(ABC):
                 f"got {got}: gyroscope.attacks.base.repeat(vector, f) makes f rows of one vector"
             )
         return rows.to(dtype=honest.dtype, device=honest.device)
-
-    def __str__(self) -> str:
-        """Return the spec that builds this attack on the command line and in a configuration: `little:factor=2`."""
-        return registry.text(self)
 
     def check_feasible(self, n: int, f: int) -> None:
         """Raise an error, before training starts, if f Byzantine workers among n cannot carry out the attack."""

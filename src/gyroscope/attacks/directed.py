@@ -48,19 +48,25 @@ class Directed(Attack):
         mean, direction = self.aim(context.moments or CachedMoments(honest))
         if self.sign == "auto":
             tried = [self._vector(honest, mean, way, f, context) for way in (direction, -direction)]
-            return repeat(max(tried, key=distance_damage(honest, mean, f, context)), f)
+            return repeat(max(tried, key=damage_to(honest, mean, f, context)), f)
         return repeat(self._vector(honest, mean, direction if self.sign == -1 else -direction, f, context), f)
 
     def _vector(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext) -> Tensor:
         if self.factor == "auto":
-            factor = best_factor(mean, direction, distance_damage(honest, mean, f, context))
+            factor = best_factor(mean, direction, damage_to(honest, mean, f, context))
         else:
             factor = self.number(len(honest) + f, f)
         return torch.add(mean, direction, alpha=factor)
 
 
+def distance(output: Tensor, right: Tensor) -> Tensor:
+    """Return how far the rule's output is from the honest mean."""
+    length: Tensor = torch.linalg.vector_norm(output - right, dtype=torch.float64)
+    return length
+
+
 def damage_to(
-    honest: Tensor, mean: Tensor, f: int, context: AttackContext, measure: Callable[[Tensor, Tensor], Tensor]
+    honest: Tensor, mean: Tensor, f: int, context: AttackContext, measure: Callable[[Tensor, Tensor], Tensor] = distance
 ) -> Damage:
     """Return the damage to the configured rule as a function of the row that all f workers send.
 
@@ -76,16 +82,6 @@ def damage_to(
         return math.inf if math.isnan(value) else value
 
     return damage
-
-
-def distance_damage(honest: Tensor, mean: Tensor, f: int, context: AttackContext) -> Damage:
-    """Return how far the configured rule's output is from the honest mean, as a function of what all f send."""
-
-    def measure(output: Tensor, right: Tensor) -> Tensor:
-        length: Tensor = torch.linalg.vector_norm(output - right, dtype=torch.float64)
-        return length
-
-    return damage_to(honest, mean, f, context, measure)
 
 
 def best_factor(origin: Tensor, direction: Tensor, damage: Damage) -> float:

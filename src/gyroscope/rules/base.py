@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
@@ -14,8 +14,6 @@ from torch import Tensor
 from gyroscope._core import random_streams, registry
 from gyroscope._core.errors import ConfigError, InfeasibleError, either
 from gyroscope._linalg import distances, matrix
-
-_Self = TypeVar("_Self", bound="Rule")
 
 _LINEAR = re.compile(r"n >= (\d*)f \+ (\d+)")
 
@@ -81,7 +79,7 @@ def scoped(state: RuleState, part: str) -> dict[str, Tensor]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule(ABC):
+class Rule(registry.Named):
     """A gradient aggregation rule.
 
     A subclass sets the class variables, of which only `needs` is mandatory, and implements `aggregate`. Users call the
@@ -96,11 +94,9 @@ class Rule(ABC):
     f: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
     """How many Byzantine workers to tolerate, for calls that do not give f."""
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
+    kind_in_errors = "rule"
     needs: ClassVar[str] = ""
     """The requirement as a formula, such as `n >= 2f + 3`, from which `min_workers` follows."""
-    paper: ClassVar[str] = "-"
     resilient: ClassVar[bool] = True
     """Whether the result is finite if at most f rows hold arbitrary values; `guarantee` says how close it is."""
     guarantee: ClassVar[Guarantee] = "finite"
@@ -138,8 +134,8 @@ class Rule(ABC):
     tracks_workers: ClassVar[bool] = False
     """Whether row i must come from the same worker in every round; then no pre-aggregation may shuffle rows."""
 
-    def __new__(cls: type[_Self], *_: Any, **parameters: Any) -> _Self:
-        registry.check_class("rule", cls)
+    def __new__(cls, *_: Any, **parameters: Any) -> Any:
+        made = super().__new__(cls)
         if cls.min_workers is Rule.min_workers and not _LINEAR.fullmatch(cls.needs):
             raise ConfigError(
                 f"the rule {cls.__name__} is not complete: it must implement min_workers(self, f), or say "
@@ -147,10 +143,7 @@ class Rule(ABC):
             )
         if parameters.get("f") is not None:
             check_f(parameters["f"])
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
+        return made
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -202,10 +195,6 @@ class Rule(ABC):
             need = "whole rows" if self.reads == "rows" else "the table of distances between whole rows"
             raise ConfigError(f"the rule {type(self).__name__} cannot work on some of the columns: it needs {need}")
         return self._checked_result(aggregate, checked)
-
-    def __str__(self) -> str:
-        """Return the spec that builds this rule on the command line and in a configuration: `krum:m=1`."""
-        return registry.text(self)
 
     def __repr__(self) -> str:
         shown = [field.name for field in dataclasses.fields(self) if field.repr] + ["f"] * (self.f is not None)

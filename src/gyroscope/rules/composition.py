@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, NoReturn, TypeVar, overload
+from typing import ClassVar, NamedTuple, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -31,7 +31,6 @@ from gyroscope.rules.base import (
     scoped,
 )
 
-_Self = TypeVar("_Self", bound="Preaggregation")
 _MANY = 999  # workers: more than any rule needs that trusts some of them
 _CHECKED_UP_TO = 12  # Byzantine workers: a bound that is linear up to here is taken to be linear
 
@@ -49,18 +48,16 @@ class Prepared(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Preaggregation(ABC):
+class Preaggregation(registry.Named):
     """A transformation of the rows before a rule sees them. It composes with any rule: `NNM() >> Krum()`.
 
     A subclass implements `prepare`, and overrides `min_workers` and `rows_left` if it needs more rows than f + 1 or
     returns fewer than it gets. However f arbitrary rows are chosen, at most f of the rows that it returns may be bad.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
+    kind_in_errors = "pre-aggregation"
     needs: ClassVar[str] = "-"
     """The requirement as a formula, besides what the rule needs."""
-    paper: ClassVar[str] = "-"
     uses: ClassVar[frozenset[Uses]] = frozenset()
     """The parts of the `RuleContext` that the result depends on, as for a rule."""
     reads: ClassVar[Reads] = "rows"
@@ -73,13 +70,6 @@ class Preaggregation(ABC):
     """Whether all but f of the rows that it returns are, in every coordinate, within the range of the honest rows."""
     shuffles: ClassVar[bool] = False
     """Whether row i comes from another worker in every round."""
-
-    def __new__(cls: type[_Self], *_: Any, **__: Any) -> _Self:
-        registry.check_class("pre-aggregation", cls)
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
 
     def __call__(self, rows: Tensor | Sequence[Tensor], f: int, context: RuleContext | None = None) -> Prepared:
         checked = matrix.check(rows)
@@ -95,10 +85,6 @@ class Preaggregation(ABC):
 
     def __rrshift__(self, other: object) -> NoReturn:
         raise not_composable(other, f"{{}} >> {self!r} >> Krum()")
-
-    def __str__(self) -> str:
-        """Return the spec that builds it: `bucketing:s=3`."""
-        return registry.text(self)
 
     @abstractmethod
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
