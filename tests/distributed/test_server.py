@@ -143,6 +143,8 @@ def test_the_processes_of_launch_end_without_output(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("serve", "--host", "0.0.0.0"), "stands for every network"),
+        (("serve", "--host", "0x0"), "stands for every network"),
+        (("serve", "--host", "::ffff:0.0.0.0"), "stands for every network"),
         (("serve", "--port", 70000), "port must be from 0"),
         (("serve", "--host", "192.0.2.1"), "What to do: name an address of this machine with --host"),
         (("serve", "--deadline", 0), "deadline must be a positive number"),
@@ -216,6 +218,14 @@ def test_a_message_is_read_only_if_it_is_complete_and_for_us() -> None:
         message.buffer[:size] = full[:size]
         with pytest.raises(MalformedMessageError):
             message.read((ANSWER,), 3)
+
+
+def test_an_offer_chooses_neither_the_workers_folder_nor_its_device() -> None:
+    offer = Offer(gy.Config(workers=3).resolve(), 3, 10, "float32", 1.0)
+    text = offer.text() + 'data_dir = "/secret"\n'
+    text = text.replace('device = "cpu"', 'device = "meta"')
+    again = Offer.parse(text).config
+    assert "/secret" in text and (again.data_dir, again.device) == (None, "cpu")
 
 
 def test_an_offer_is_text_that_cannot_do_harm() -> None:

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gyroscope.cli import train
 from gyroscope.cli.wording import in_options
+from gyroscope.runs import command_options
 
 _TRUST = """\
 trust: neither links nor store are authenticated or encrypted. Whoever reaches the port reads and writes the run. Use a
@@ -74,7 +74,7 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
-    train.add_files(command)
+    command_options.add_files(command)
     group = command.add_argument_group("where the server listens, and how long it waits for workers")
     for flag, kind, default, metavar, text in (
         ("--host", str, "127.0.0.1", "ADDR", "address of this machine to listen on"),
@@ -83,7 +83,7 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         ("--grace", float, 60.0, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
     ):
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
-    train.add_configuration(command)
+    command_options.add_configuration(command)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
     command.set_defaults(run=_run, launch=name == "launch", reword=in_options)
 
@@ -92,16 +92,16 @@ def _run(options: argparse.Namespace) -> int:
     from gyroscope.distributed.server.parameter_server import Server, ServerOptions
     from gyroscope.runs.run_dir import RunDirectory
 
-    launch, resuming = options.launch, train.resuming(options)
+    launch, resuming = options.launch, command_options.resuming(options)
     server_options = ServerOptions(options.host, options.port, options.deadline, options.grace)
     if resuming:
         config = RunDirectory.read_config(options.resume).resolve()
     else:
-        config, out, overwrite = train.configuration(options)
+        config, out, overwrite = command_options.configuration(options)
         config = config.resolve()
         if launch and config.threads is None:
             config = dataclasses.replace(config, threads=_threads_each(config))
-    with train.interruption() as stop, Server(server_options, train.shown(options), stop) as server:
+    with command_options.interruption() as stop, Server(server_options, command_options.shown(options), stop) as server:
         count = config.workers - config.byzantine
         if not launch and not hasattr(options, "quiet"):
             join = f"gyroscope work {server.host}:{server.port} --number K"
@@ -109,7 +109,7 @@ def _run(options: argparse.Namespace) -> int:
         with _workers(server.host, server.port, count, config) if launch else contextlib.nullcontext():
             result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)
             server.end()
-    return train.conclude(result, "launch" if launch else "serve")
+    return command_options.conclude(result, "launch" if launch else "serve")
 
 
 def _threads_each(config: Any) -> int:

@@ -21,7 +21,7 @@ def reworded(message: str) -> str:
 
     A name of several words is always a field. A single word (`workers`) is one only where its value is mentioned.
     """
-    from gyroscope.cli.train import fields_of
+    from gyroscope.runs.command_options import fields_of
 
     names = [field.name for field in fields_of()]
     one, several = "|".join(names), "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))

@@ -10,7 +10,7 @@ import threading
 from typing import Any
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.cli.train import STOPPED
+from gyroscope.runs.command_options import STOPPED
 
 _EPILOG = """\
 A worker may join at any time, and join again at any time: the server sends it the momentum that it had. While the

@@ -194,7 +194,9 @@ class Offer:
             count, dimension = int(link["count"]), int(link["dimension"])
             dtype, deadline = str(link["dtype"]), float(link["deadline"])
             # Not resolved here: resolving a spec may import the module it names, and a stranger may have written it.
-            resolved = ResolvedConfig(**config) if protocol == VERSION else None
+            # Which folder to read and which device to use is the worker's own choice, whatever a server writes.
+            own = {"data_dir": None, "device": "cpu"}
+            resolved = ResolvedConfig(**{**config, **own}) if protocol == VERSION else None
         except (GyroscopeError, LookupError, TypeError, ValueError) as problem:
             raise LinkError(
                 f"the server's offer cannot be read ({problem}): is it a gyroscope server of this version?"

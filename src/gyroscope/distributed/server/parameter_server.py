@@ -49,11 +49,6 @@ class ServerOptions:
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
-        if _is_wildcard(self.host):
-            raise ConfigError(
-                f"the host {self.host!r} stands for every network of this machine, and whoever reaches the server can "
-                "read and write the run: name the one address that the workers use, in a private network"
-            )
 
 
 class Server:
@@ -152,19 +147,20 @@ class Server:
             callback.remark(text)
 
 
-def _is_wildcard(host: str) -> bool:
-    try:
-        return not host or ipaddress.ip_address(host).is_unspecified
-    except ValueError:  # a name
-        return False
-
-
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restarted server takes its port at once
     try:
         listener.bind((host, port))
+        # The address that was bound, because a wildcard has many spellings: "", "0", "0x0", "::ffff:0.0.0.0".
+        bound: Any = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
+        if (getattr(bound, "ipv4_mapped", None) or bound).is_unspecified:
+            listener.close()
+            raise ConfigError(
+                f"the host {host!r} stands for every network of this machine, and whoever reaches the server can read "
+                "and write the run: name the one address that the workers use, in a private network"
+            )
         listener.listen(_BACKLOG)
     except OSError as problem:
         listener.close()

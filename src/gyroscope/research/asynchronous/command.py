@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gyroscope.cli import train
+from gyroscope.runs import command_options
 
 _EXAMPLES = """\
 how it works:
@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
     files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
     files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
-    train.add_configuration(command, AsyncConfig)
+    command_options.add_configuration(command, AsyncConfig)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
     command.set_defaults(run=_run)
 
@@ -69,9 +69,11 @@ def _run(options: argparse.Namespace) -> int:
     from gyroscope.research import asynchronous
     from gyroscope.runs import run_dir
 
-    config, out, overwrite = train.configuration(options, asynchronous.AsyncConfig)
-    with train.interruption() as stop:
-        result = asynchronous.train(config, out=out, overwrite=overwrite, callbacks=train.shown(options), stop=stop)
+    config, out, overwrite = command_options.configuration(options, asynchronous.AsyncConfig)
+    with command_options.interruption() as stop:
+        result = asynchronous.train(
+            config, out=out, overwrite=overwrite, callbacks=command_options.shown(options), stop=stop
+        )
     if result.status == run_dir.INTERRUPTED:
         print(
             f"interrupted after round {result.step} of {result.config.steps}; asynchronous runs cannot be resumed: "
@@ -79,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         )
         return 130
     _print_arrivals(result)
-    return train.conclude(result, "async")
+    return command_options.conclude(result, "async")
 
 
 def _print_arrivals(result: Any) -> None:

@@ -1,0 +1,178 @@
+"""From command-line options to a configured run: what `train`, `serve` and the commands of other packages share."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gyroscope._core.errors import ConfigError
+
+STOPPED = 3
+"""The exit code of a server that has too few workers, and of a worker that has lost its server."""
+
+
+def add_files(command: argparse.ArgumentParser) -> None:
+    """Add the options that name the files of a run."""
+    files = command.add_argument_group("from and to files")
+    files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
+    files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
+    files.add_argument("--resume", metavar="DIR", help="continue the run in DIR, to the same bits as if uninterrupted")
+    files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
+
+
+def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None = None) -> None:
+    """Add an option for every field of a kind of configuration; without one, see `fields_of`."""
+    groups: dict[str, Any] = {}
+    for field in fields_of(kind):
+        title = field.metadata["group"]
+        if title not in groups:
+            groups[title] = command.add_argument_group(title)
+        _add_option(groups[title], field)
+        if field.name == "rule":
+            text = (
+                "instead of a rule and a placement of momentum: best, what has lost least so far (see `gyroscope list "
+            )
+            groups[title].add_argument("--defence", metavar="NAME", help=text + "defences`)")
+
+
+def fields_of(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
+    """Yield the fields of a kind of configuration; without one, those of `Config` and of all its variants."""
+    from gyroscope.runs.config import Config
+    from gyroscope.runs.variants import variants
+
+    yield from dataclasses.fields(kind or Config)
+    for variant in () if kind else variants():
+        yield from variant.extra_fields().values()
+
+
+def _add_option(group: Any, field: dataclasses.Field[Any]) -> None:
+    flag = "--" + field.name.replace("_", "-")
+    text = field.metadata["help"].replace("%", "%%")
+    kind = str(field.type).split(" | ")[0]
+    if kind == "bool":
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    default = f" (default: {field.default})" if field.default is not None else ""
+    group.add_argument(flag, type={"int": int, "float": float, "str": str}[kind], metavar=field.metadata["metavar"],
+                       help=text + default)  # fmt: skip
+
+
+def shown(options: argparse.Namespace) -> list[Any]:
+    """Return the callbacks that show a run's progress: none with --quiet."""
+    from gyroscope.runs.progress import Bar, Lines
+
+    return [] if hasattr(options, "quiet") else [Bar() if sys.stderr.isatty() else Lines()]
+
+
+def resuming(options: argparse.Namespace) -> bool:
+    """Return whether to continue a run; raise where options would change it."""
+    if not hasattr(options, "resume"):
+        return False
+    others = [*_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
+    if others:
+        raise ConfigError(
+            f"--resume takes everything from {options.resume}/config.toml: leave out "
+            + ", ".join(f"--{name.replace('_', '-')}" for name in others)
+        )
+    return True
+
+
+def configuration(options: argparse.Namespace, kind: type[Any] | None = None) -> tuple[Any, Path, bool]:
+    """Return the configuration, the run directory, and whether to overwrite a run that is there."""
+    from gyroscope.runs.config import Config
+
+    chosen = kind or Config
+    written = dataclasses.asdict(chosen.load(options.config)) if hasattr(options, "config") else {}
+    config = chosen.from_mapping({**written, **_defended(options), **_given(options, kind)})
+    if getattr(options, "trusted", 0) > 0:
+        _check_trusted(config)
+    out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
+    return config, out, hasattr(options, "overwrite")
+
+
+def _check_trusted(config: Any) -> None:
+    """Raise where --trusted would have no effect. (A file may hold it for some of many rules.)"""
+    from gyroscope import rules
+
+    rule = rules.parse(config.rule)
+    if "trusted" not in rule.uses:
+        raise ConfigError(
+            f"the rule {rule} compares with no samples of the server's own: trusted = {config.trusted} would change "
+            "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
+        )
+
+
+def _defended(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the defence that is named."""
+    from gyroscope.runs.defences import defence
+
+    settings = defence(options.defence) if hasattr(options, "defence") else {}
+    doubled = [f"--{name}" for name in settings if hasattr(options, name)]
+    if doubled:
+        means = ", ".join(f"{name} {value}" for name, value in settings.items())
+        raise ConfigError(
+            f"--defence {options.defence} says already: {means}. Leave out {' and '.join(doubled)}, or --defence"
+        )
+    return dict(settings)
+
+
+def _given(options: argparse.Namespace, kind: type[Any] | None = None) -> dict[str, Any]:
+    return {field.name: getattr(options, field.name) for field in fields_of(kind) if hasattr(options, field.name)}
+
+
+def _fresh_directory(config: Any) -> Path:
+    """Return a directory whose name says what is in it and that does not exist yet."""
+    from gyroscope.runs.run_dir import free_path
+
+    unusual = (f"{name}_{value}" for name, value in config.unusual().items())
+    parts = [config.task, config.aggregation, config.attack, f"f_{config.byzantine}", config.momentum, *unusual]
+    return free_path(Path("runs") / re.sub(r"[:=,/()]", "_", "-".join([*parts, f"seed_{config.seed}"])))
+
+
+def conclude(result: Any, command: str = "train") -> int:
+    """Print the result of a run; return the exit code."""
+    from gyroscope.runs import run_dir
+
+    where = f" -> {result.directory}" if result.directory else ""
+    if result.status == run_dir.INTERRUPTED:
+        because = f": {result.reason}" if result.reason else ""
+        print(
+            f"interrupted after step {result.step} of {result.config.steps}{because}. Continue with:\n"
+            f"  gyroscope {command} --resume {result.directory}"
+        )
+        return STOPPED if result.reason else 130
+    if result.status == run_dir.DIVERGED:
+        print(
+            f"diverged: the parameters were no longer finite after step {result.step}; maximum accuracy "
+            f"{result.max_accuracy:.2%}{where}"
+        )
+        return 0
+    print(f"maximum accuracy {result.max_accuracy:.2%}, final accuracy {result.final_accuracy:.2%}{where}")
+    return 0
+
+
+@contextlib.contextmanager
+def interruption() -> Iterator[Callable[[], bool]]:
+    """Yield a function that returns True after Ctrl-C, so that a run stops after its round; a second one ends it."""
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        print("\nstopping after this round ...", file=sys.stderr, flush=True)
+
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
