@@ -96,10 +96,10 @@ def test_the_lower_bound_counts_the_products_of_a_run() -> None:
     in_round, in_evaluation = lower_bound.products(run)
     assert in_round.operations == samples * (forward + backward)
     assert in_evaluation.operations == len(run.test) * forward
-    run.table.sampled.fill_(1.0)  # it may hold NaN, which equals nothing
-    before = run.table.sampled.clone()
+    run.round_state.gradients.fill_(1.0)  # it may hold NaN, which equals nothing
+    before = run.round_state.gradients.clone()
     assert in_round.again() > 0 and in_evaluation.again() > 0
-    assert torch.equal(run.table.sampled, before)  # they are done in memory of their own
+    assert torch.equal(run.round_state.gradients, before)  # they are done in memory of their own
 
 
 def test_a_run_beside_its_lower_bound_is_the_run_it_would_be_without() -> None:
