@@ -280,5 +280,5 @@ def test_an_invalid_parameter_is_an_error_that_names_it(parameter: str, value: o
 
 @pytest.mark.parametrize(("kind", "parameter"), [(SignFlip, "scale"), (Gaussian, "std")], ids=["sign-flip", "gaussian"])
 def test_scale_and_std_are_positive_numbers(kind: type[Attack], parameter: str) -> None:
-    with pytest.raises(ConfigError, match=f"{parameter} of .* must be a positive number"):
+    with pytest.raises(ConfigError, match=f"{parameter} of .* must be a positive, finite number"):
         kind(**{parameter: -1})
