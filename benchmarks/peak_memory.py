@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import lower_bound
 from benchmarks.results import Line
 from gyroscope._core.errors import ConfigError
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 
 LIMITS = {"mnist": 700.0, "cifar10": 2500.0}
 """Megabytes."""

@@ -44,7 +44,7 @@ _PLACES = {
     "Result": "gyroscope.runs.result:Result",
     "RobustAggregator": "gyroscope.momentum:RobustAggregator",
     "RobustSGD": "gyroscope.distributed:RobustSGD",
-    "Split": "gyroscope.simulation.data.splits:Split",
+    "Split": "gyroscope.simulation.data.batches:Split",
     "Task": "gyroscope.simulation.tasks:Task",
     "WorkerMomentum": "gyroscope.momentum:WorkerMomentum",
     "aggregate": "gyroscope.rules.state_dicts:aggregate",
@@ -84,7 +84,7 @@ if _typing.TYPE_CHECKING:  # what a type checker and an editor see
     from gyroscope.runs.result import Result
     from gyroscope.runs.training import resume, train
     from gyroscope.simulation import tasks
-    from gyroscope.simulation.data.splits import Split
+    from gyroscope.simulation.data.batches import Split
     from gyroscope.simulation.tasks import Task
 else:
 

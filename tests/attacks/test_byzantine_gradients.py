@@ -16,7 +16,7 @@ from gyroscope import attacks, momentum
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.flat_parameters import attach, trainable
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients, flip
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.workers import SimulatedWorkers
 
 HERE = __name__

@@ -19,7 +19,7 @@ from gyroscope.cli import main
 from gyroscope.runs import setup
 from gyroscope.runs.training import load_task
 from gyroscope.simulation.data import shards
-from gyroscope.simulation.data.splits import deal, deal_from_shards
+from gyroscope.simulation.data.batches import deal, deal_from_shards
 
 DEALT = [name for name in shards.SHARDINGS if name != "common"]
 

@@ -12,8 +12,8 @@ from kernel_inputs import KINDS, fill, plain
 from torch import Tensor
 
 from gyroscope._linalg._kernels import row_updates
-from gyroscope._linalg.accumulate import accumulate
 from gyroscope._linalg.memory import table
+from gyroscope.momentum.non_finite_gradients import accumulate
 
 DTYPES = (torch.float32, torch.float64)
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in DTYPES}

@@ -206,10 +206,10 @@ def test_torn_last_lines_are_cut(copy: tuple[Path, dict[str, bytes]], torn: byte
 
 def test_unfinished_files_of_a_killed_process_do_no_harm(copy: tuple[Path, dict[str, bytes]]) -> None:
     out, wanted = copy
-    for name in (".checkpoint.pt.new", ".metrics.csv.new", ".model.pt.new"):
+    for name in (".checkpoint.pt.0a1b2c.part", ".metrics.csv.new", ".model.pt.0a1b2c.part"):
         (out / name).write_bytes(b"half a fi")
     assert gyroscope("train", "--resume", out).code == 0
-    assert contents(out) == wanted
+    assert contents(out) == wanted and not [path for path in out.iterdir() if path.suffix in (".part", ".new")]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "noise", "text"])

@@ -16,8 +16,8 @@ from gyroscope._core.random_streams import derive
 from gyroscope._linalg import _kernels
 from gyroscope._linalg.flat_parameters import attach
 from gyroscope.simulation import models, tasks
+from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass
 from gyroscope.simulation.data.raw import RawData
-from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass
 from gyroscope.simulation.evaluation import evaluate
 from gyroscope.simulation.workers import BatchedGradients, LoopGradients, SimulatedWorkers, choose
 

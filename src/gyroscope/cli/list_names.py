@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gyroscope._core import registry
-from gyroscope._core.sanitize import shortened
+from gyroscope._core.foreign_text import shortened
 
 KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
 

@@ -35,7 +35,7 @@ def _shards(options: argparse.Namespace) -> int:
     from gyroscope.runs import training
     from gyroscope.runs.config import Config
     from gyroscope.simulation.data import shards
-    from gyroscope.simulation.data.splits import Split
+    from gyroscope.simulation.data.batches import Split
 
     out = Path(options.out) if options.out else None
     if out is not None and out.suffix not in _KINDS:

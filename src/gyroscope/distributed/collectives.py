@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, ExchangeError
-from gyroscope._core.sanitize import of_gloo
+from gyroscope._core.foreign_text import of_gloo
 
 
 class Exchange:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, RowsError
-from gyroscope._linalg.accumulate import accumulate
+from gyroscope.momentum.non_finite_gradients import accumulate
 
 
 class WorkerMomentum:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, RowsError
-from gyroscope._core.sanitize import quoted
+from gyroscope._core.foreign_text import quoted
 from gyroscope._linalg import distances, flat_parameters, matrix
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Rule, RuleContext, refuse_trusted

@@ -6,7 +6,7 @@ import csv
 import datetime
 from pathlib import Path
 
-from gyroscope._core.sanitize import shortened
+from gyroscope._core.foreign_text import shortened
 from gyroscope.runs.run_dir import EVENTS, disk_errors
 
 COLUMNS = ("time", "step", "event", "worker", "who", "detail")

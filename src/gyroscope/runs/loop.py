@@ -17,7 +17,7 @@ from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import ResolvedCommon
 from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.evaluation import evaluate
 from gyroscope.simulation.metrics import Number
 

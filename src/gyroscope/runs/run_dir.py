@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import RunDirectoryError, StorageError
+from gyroscope._core.files import PART, write_atomically
 from gyroscope.runs.config import CommonConfig, Config
 from gyroscope.runs.environment import environment
 from gyroscope.simulation.metrics import COLUMNS, Number
@@ -37,7 +38,7 @@ _OWN = (
     FLOWER,
 )  # fmt: skip
 
-_UNFINISHED = ".new"
+_UNFINISHED = (PART, ".new")  # the second is 0.1's
 
 EVALUATION_COLUMNS = ("step", "accuracy", "correct", "samples")
 RUNNING, COMPLETE, DIVERGED, INTERRUPTED, FAILED = "running", "complete", "diverged", "interrupted", "failed"
@@ -126,7 +127,7 @@ class RunDirectory:
         _write_json(self.path / ENVIRONMENT, [environment()])
         self.set_status(RUNNING, step=0)
         # Last, because a directory without a configuration holds no run.
-        _replace(self.path / CONFIG, config.to_toml().encode())
+        write_atomically(self.path / CONFIG, config.to_toml().encode())
 
     @classmethod
     def read_config(cls, path: str | Path) -> Config:
@@ -168,7 +169,13 @@ class RunDirectory:
         self._tables.clear()
 
     def _acquire(self) -> None:
-        """Lock the directory: one process at a time may write it."""
+        """Lock the directory for this process, and remove files that a killed process left half written."""
+        self._lock_file()
+        for path in self.path.iterdir():
+            if path.name.startswith(".") and path.name.endswith(_UNFINISHED):
+                path.unlink(missing_ok=True)
+
+    def _lock_file(self) -> None:
         try:
             import fcntl
         except ImportError:  # a system without it relies on its user
@@ -225,7 +232,7 @@ class RunDirectory:
 
     def _write_table(self, table: str, rows: Iterable[Mapping[str, Number]]) -> None:
         lines = [",".join(self.columns[table]) + "\n", *(self._line(table, row) for row in rows)]
-        _replace(self.path / table, "".join(lines).encode())
+        write_atomically(self.path / table, "".join(lines).encode())
 
     def _line(self, table: str, row: Mapping[str, Number]) -> str:
         """Write numbers so that they read back to the same bits; an empty cell where the quantity does not exist."""
@@ -238,7 +245,7 @@ class RunDirectory:
         """Replace the checkpoint, after making sure that the tables' rows up to it are on disk."""
         with disk_errors(self.path, state["step"]):
             self._sync()
-            _replace(self.path / CHECKPOINT, _torch_bytes(state))
+            write_atomically(self.path / CHECKPOINT, _torch_bytes(state))
             self.set_status(RUNNING, step=state["step"])
 
     def load_checkpoint(self, device: torch.device) -> dict[str, Any] | None:
@@ -259,7 +266,7 @@ class RunDirectory:
         """End the run: keep the final model and the facts, and drop the checkpoint that only resuming needs."""
         with disk_errors(self.path, "finish"):
             self._sync()
-            _replace(self.path / MODEL, _torch_bytes(model))
+            write_atomically(self.path / MODEL, _torch_bytes(model))
             self.set_status(status, **facts)
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
@@ -299,20 +306,7 @@ def _torch_bytes(state: Mapping[str, Any]) -> bytes:
 
 
 def _write_json(path: Path, value: object) -> None:
-    _replace(path, (json.dumps(value, indent=2) + "\n").encode())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old content or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}{_UNFINISHED}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
 @contextlib.contextmanager

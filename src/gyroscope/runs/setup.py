@@ -15,7 +15,7 @@ from gyroscope._linalg import flat_parameters
 from gyroscope.runs.config import CommonConfig, ResolvedCommon
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.workers import SimulatedWorkers
 
 AnyConfig = TypeVar("AnyConfig", bound=ResolvedCommon)

@@ -26,7 +26,7 @@ from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.tensorboard import TensorBoard
 from gyroscope.simulation import tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.metrics import MetricsState, Number, follow, measure
 from gyroscope.simulation.round import Round, RoundConfig, RoundState, play_round
 from gyroscope.simulation.trusted import TrustedSamples

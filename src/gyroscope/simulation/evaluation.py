@@ -9,7 +9,7 @@ from torch import nn
 
 from gyroscope._core import random_streams
 from gyroscope._linalg import linear_layers
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 
 _CPU_VALUES, _GPU_VALUES = 400_000, 8_000_000
 """Input values per batch. On a CPU a core's cache holds so many and the outputs of the first layer."""

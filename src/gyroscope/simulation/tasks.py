@@ -16,8 +16,8 @@ from gyroscope._core import registry
 from gyroscope._linalg.memory import prefer_large_pages
 from gyroscope.simulation import models
 from gyroscope.simulation.data import digits
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.data.sources import load_raw
-from gyroscope.simulation.data.splits import Split
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 

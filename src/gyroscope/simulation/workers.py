@@ -19,7 +19,7 @@ from gyroscope._linalg.flat_parameters import split_like, trainable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
 from gyroscope._linalg.matrix import shift_and_clip
-from gyroscope.simulation.data.splits import Split, deal, deal_from_one_pass, deal_from_shards
+from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Inputs = Tensor | IndexedBatch | Sequence[Tensor]

@@ -111,7 +111,7 @@ def test_flipped_labels_are_learned_at_the_model_that_was_fetched() -> None:
 
 
 def split_of(flipped: bool) -> Any:
-    from gyroscope.simulation.data.splits import Split
+    from gyroscope.simulation.data.batches import Split
 
     inputs, targets = TASK.train  # type: ignore[misc]
     return Split.of((inputs, 1 - targets if flipped else targets))

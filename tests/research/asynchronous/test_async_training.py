@@ -19,7 +19,7 @@ from gyroscope.research.asynchronous import AsyncConfig, train
 from gyroscope.research.asynchronous.async_placement import VersionedMomentum
 from gyroscope.research.asynchronous.async_tables import ARRIVAL_COLUMNS, METRIC_COLUMNS
 from gyroscope.runs import run_dir, setup
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.workers import SimulatedWorkers
 
 

@@ -88,7 +88,7 @@ class Oracle:
         )
 
     def gradient(self, worker: int, step: int, model: torch.Tensor) -> torch.Tensor:
-        from gyroscope.simulation.data.splits import deal
+        from gyroscope.simulation.data.batches import deal
 
         chosen = deal(1, step, range(worker, worker + 1), 180, 6)[0]
         parameters = model.clone().requires_grad_()

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels import compiled, networks, threads
+from gyroscope._linalg._kernels import compiled, sorting_networks, threads
 from gyroscope._linalg._kernels.arrays import flat
 
 _WIDTH = 96
@@ -21,7 +21,7 @@ def median(rows: Tensor, even: str = "lower") -> Tensor:
     n = rows.shape[0]
     low, high = (n - 1) // 2, n // 2
     ranks = (low,) if even == "lower" or low == high else (low, high)
-    values = _columns(rows, networks.selection(n, ranks), ranks=ranks)
+    values = _columns(rows, sorting_networks.selection(n, ranks), ranks=ranks)
     if len(ranks) == 1:
         return values[0]
     return values[0].mul_(0.5).add_(values[1], alpha=0.5)  # halves first: the sum of two large values overflows
@@ -31,21 +31,21 @@ def trimmed_mean(rows: Tensor, trim: int) -> Tensor:
     """Return the mean of each column without its `trim` smallest and `trim` largest values."""
     n = rows.shape[0]
     _check(n, trim=trim)
-    return _columns(rows, networks.sorting(n, trim, n - trim), trim, n - trim)[0]
+    return _columns(rows, sorting_networks.sorting(n, trim, n - trim), trim, n - trim)[0]
 
 
 def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """Return the mean of the `count` values of each column that are nearest to its (lower) median."""
     n = rows.shape[0] if shares is None else shares.shape[0]
     _check(n, count=count)
-    return _columns(rows, networks.sorting(n, 0, n), (n - 1) // 2, (n + 1) // 2, count, shares)[0]
+    return _columns(rows, sorting_networks.sorting(n, 0, n), (n - 1) // 2, (n + 1) // 2, count, shares)[0]
 
 
 def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int) -> Tensor:
     """Return the mean of the `count` values of each column nearest to its trimmed mean."""
     n = rows.shape[0]
     _check(n, trim, count)
-    return _columns(rows, networks.sorting(n, 0, n), trim, n - trim, count)[0]
+    return _columns(rows, sorting_networks.sorting(n, 0, n), trim, n - trim, count)[0]
 
 
 def _check(n: int, trim: int = 0, count: int = 1) -> None:
@@ -57,7 +57,7 @@ def _check(n: int, trim: int = 0, count: int = 1) -> None:
 
 def _columns(
     rows: Tensor,
-    network: networks.ComparatorNetwork,
+    network: sorting_networks.ComparatorNetwork,
     first: int = 0,
     last: int = 0,
     nearest: int = 0,

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gyroscope._core.sanitize import of_gloo
+from gyroscope._core.foreign_text import of_gloo
 from gyroscope.distributed import protocol
 from gyroscope.distributed.protocol import NO_STEP, GlooConnection, Message
 

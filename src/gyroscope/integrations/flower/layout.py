@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyroscope._core.errors import RowsError
-from gyroscope._core.sanitize import quoted
+from gyroscope._core.foreign_text import quoted
 
 _STYPE = "numpy.ndarray"
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

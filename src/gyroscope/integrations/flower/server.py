@@ -18,7 +18,7 @@ from gyroscope.runs.events import EventLog
 from gyroscope.runs.loop import evaluation_row
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.setup import first_model
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 
 log = logging.getLogger("flwr")
 

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError
-from gyroscope._core.sanitize import shortened
+from gyroscope._core.foreign_text import shortened
 from gyroscope.integrations.flower.careful_grid import CarefulGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
 from gyroscope.momentum import RobustAggregator

@@ -39,7 +39,7 @@ from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.training import load_task
 from gyroscope.simulation import tasks
-from gyroscope.simulation.data.splits import Split
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.metrics import Number
 from gyroscope.simulation.workers import SimulatedWorkers
 

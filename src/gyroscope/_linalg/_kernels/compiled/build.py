@@ -36,7 +36,7 @@ def kernel(function: Function) -> Function:
 def _digest() -> str:
     content = hashlib.sha256()
     folder = pathlib.Path(__file__).parent
-    for path in [folder.parent / "networks.py", *sorted(folder.glob("*.py"))]:
+    for path in [folder.parent / "sorting_networks.py", *sorted(folder.glob("*.py"))]:
         content.update(path.read_bytes())
     return content.hexdigest()[:12]
 

@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from gyroscope._linalg._kernels import networks
+from gyroscope._linalg._kernels import sorting_networks
 from gyroscope._linalg._kernels.compiled.lanes import Emitter, Lanes, intrinsic, ir, lanes_of, types
 
 TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
@@ -35,13 +35,13 @@ def sort_run(typing: Any, source: Any, at: Any, stride: Any, target: Any, to: An
                 emitter.prefetch(source, builder.add(index, width))
                 value = emitter.load(source, index, kind)
                 wires.append(builder.select(builder.fcmp_ordered("<", value, infinity), value, infinity))
-            for low, high in networks.small_sort(size):
+            for low, high in sorting_networks.small_sort(size):
                 wires[low], wires[high] = emitter.ordered(wires[low], wires[high])
             for i in range(size):
                 index = builder.add(index, width) if i else to
                 emitter.store(target, index, wires[i], kind)
 
-        switch(builder, size, [functools.partial(sort, size) for size in range(networks.LEAF + 1)])
+        switch(builder, size, [functools.partial(sort, size) for size in range(sorting_networks.LEAF + 1)])
 
     return types.void(source, integer, integer, target, integer, integer, integer), emit
 
@@ -62,13 +62,15 @@ def merge_runs(typing: Any, values: Any, width: Any, wires: Any, first: Any, lef
             starts = [builder.gep(values, [builder.mul(wire, width)]) for wire in places]
             with loop_over(builder, width, kind.count) as column:
                 held = [emitter.load(start, column, kind) for start in starts]
-                for low, high in networks.small_merge(a, b)[0]:
+                for low, high in sorting_networks.small_merge(a, b)[0]:
                     held[low], held[high] = emitter.ordered(held[low], held[high])
                 for value, start in zip(held, starts, strict=True):
                     emitter.store(start, column, value, kind)
 
-        lengths = range(1, networks.RUN + 1)
-        shape = builder.add(builder.mul(builder.sub(left, whole(1)), whole(networks.RUN)), builder.sub(right, whole(1)))
+        lengths = range(1, sorting_networks.RUN + 1)
+        shape = builder.add(
+            builder.mul(builder.sub(left, whole(1)), whole(sorting_networks.RUN)), builder.sub(right, whole(1))
+        )
         switch(builder, shape, [functools.partial(merge, a, b) for a in lengths for b in lengths])
 
     return types.void(values, integer, wires, integer, integer, integer), emit

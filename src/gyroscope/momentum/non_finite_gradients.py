@@ -1,4 +1,7 @@
-"""The momentum recursion on whole rows: m <- mu * m + gain * g, except where that would not be finite."""
+"""The momentum recursion, and what a gradient that is not finite does to it: nothing.
+
+`WorkerMomentum` sends such a gradient as it is, for the rule to leave out; here it is not accumulated.
+"""
 
 from __future__ import annotations
 
