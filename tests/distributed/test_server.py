@@ -187,8 +187,9 @@ def test_the_server_listens_on_the_named_address_only() -> None:
             if entry.split()[3] == "0A" and entry.split()[1].endswith(f":{server.port:04X}")
         ]
         assert listening == [f"0100007F:{server.port:04X}"]
-    with pytest.raises(ConfigError, match="every network"):
-        ServerOptions(host="::")
+    for host in ("", "0", "0.0", "0.0.0.0", "::", "::ffff:0.0.0.0"):
+        with pytest.raises(ConfigError, match="every network"):
+            Server(ServerOptions(host=host, port=0))
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
