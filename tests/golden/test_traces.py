@@ -1,6 +1,7 @@
 """The same seeds give the same numbers as version 0.1, to rounding: traces of two dozen runs, recorded with 0.1.
 
-`traces.json` holds each run's config.toml as 0.1 wrote it, some of its measures and its accuracies.
+`traces.json` holds each run's config.toml as 0.1 wrote it, some of its measures and its accuracies. In three runs a
+rounding decides which rows a rule takes; their second trace is what 0.1 gave where it multiplied by its own kernels.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ def test_a_run_gives_the_numbers_of_0_1(name: str) -> None:
     else:
         result = gy.train(gy.Config.from_mapping({**trace["config"], "threads": 1}))
     rows = {row["step"]: row for row in result.tables["metrics.csv"]}
-    for expected in trace["metrics"]:
-        measured = {column: rows[expected["step"]][column] for column in expected}
-        assert measured == pytest.approx(expected, rel=2e-3, abs=1e-6), expected["step"]
-    # On another processor a rounding may decide how a borderline sample is classified.
-    assert list(result.evaluations["accuracy"]) == pytest.approx(trace["accuracy"], abs=0.01)
+    assert any(
+        all({column: rows[row["step"]][column] for column in row} == pytest.approx(row, rel=2e-3, abs=1e-6)
+            for row in recorded["metrics"])
+        # On another processor a rounding may decide how a borderline sample is classified.
+        and list(result.evaluations["accuracy"]) == pytest.approx(recorded["accuracy"], abs=0.01)
+        for recorded in (trace, trace.get("with_linear_kernels")) if recorded
+    ), (result.tables["metrics.csv"], trace)  # fmt: skip

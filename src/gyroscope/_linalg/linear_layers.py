@@ -1,6 +1,6 @@
 """Linear layers: the matrix products that take most of the time where many workers train a small model.
 
-On CPUs with AVX2 the kernels are faster than the BLAS library behind torch if a layer is not too large; torch computes
+On CPUs with AVX2 or AVX-512 the kernels are faster than the BLAS library behind torch if a layer is not too large; torch computes
 all others (and all gradients, if one layer is too large). Only the layers' shapes decide, never the number of samples
 or threads: so where kernels compute, a worker gets the same bits alone as it does among all.
 """
@@ -174,4 +174,4 @@ def _fit(values: Tensor) -> bool:
 
 @functools.cache
 def _fast_here() -> bool:
-    return torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
