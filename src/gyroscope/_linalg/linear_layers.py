@@ -1,8 +1,8 @@
 """Linear layers: the matrix products that take most of the time where many workers train a small model.
 
-On CPUs with AVX2 or AVX-512 the kernels are faster than the BLAS library behind torch if a layer is not too large; torch computes
-all others (and all gradients, if one layer is too large). Only the layers' shapes decide, never the number of samples
-or threads: so where kernels compute, a worker gets the same bits alone as it does among all.
+On CPUs with AVX2 or AVX-512 the kernels are faster than the BLAS library behind torch if a layer is not too large;
+torch computes all others (and all gradients, if one layer is too large). Only the layers' shapes decide, never the
+number of samples or threads: so where kernels compute, a worker gets the same bits alone as it does among all.
 """
 
 from __future__ import annotations
