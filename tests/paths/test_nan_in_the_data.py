@@ -108,3 +108,37 @@ def test_the_flower_mod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
         assert (rejected > 0) == (sample is not None) and rejected < 20
         accuracies.append(json.loads((out / "status.json").read_text())["max_accuracy"])
     assert accuracies[1] > accuracies[0] - POINT
+
+
+@pytest.mark.slow
+def test_a_flower_federation_and_its_node_processes(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="FLOWER IS NOT TESTED: pip install 'gyroscope[flower]'")
+    pytest.importorskip("ray", reason="FLOWER'S SIMULATION IS NOT TESTED: pip install 'gyroscope[flower]'")
+    from deployment import PATIENCE, simulation, table
+    from memory_grid import accuracy_in_this_process
+
+    from gyroscope.integrations.flower import new_app
+    from gyroscope.integrations.flower.settings import Settings
+
+    settings = Settings(rule="median", f=1, rounds=40, local_steps=5, lr="0.02", momentum="workers", timeout=PATIENCE)
+    clean, bad, app = tmp_path / "clean", tmp_path / "bad", new_app.write(tmp_path / "app")
+    with open(app / "robust_app" / "client_app.py", "a", encoding="utf-8") as file:
+        # The client keeps the task that it has loaded: this changes what the nodes' processes train on.
+        file.write('\n\nclient.load_task("digits", "").train.inputs[3] = float("nan")\n')
+    (tmp_path / "run.toml").write_text(dataclasses.replace(settings, out=str(bad)).to_toml(), encoding="utf-8")
+    with simulation(tmp_path) as processes:
+        processes.run(
+            "run", "flwr", "run", app, "sim", "--stream", "-c", tmp_path / "run.toml",
+            "--federation-config", "num-supernodes=5 init-args-num-cpus=2 client-resources-num-cpus=1",
+        )  # fmt: skip
+        found = json.loads((bad / "status.json").read_text())
+        assert found["status"] == "complete", processes.tail()
+    rejected = [row["detail"] for row in table(bad / "events.csv") if row["event"] == "rejected"]
+    assert rejected and all("NaN" in reason for reason in rejected), "else the NaN picture was never drawn"
+    assert len(rejected) < 20, "a NaN picture must cost a round, not all that follow"
+    # Nodes without processes draw the same batches, and the median does not depend on the order of the rows: the
+    # accuracies of a clean federation are these, digit by digit.
+    accuracy_in_this_process(settings, clean, honest=settings.nodes)
+    expected = json.loads((clean / "status.json").read_text())
+    for accuracy in ("max_accuracy", "final_accuracy"):
+        assert expected[accuracy] > 0.9 and found[accuracy] > expected[accuracy] - POINT
