@@ -88,14 +88,8 @@ def _repair(table: Float64Array, rows: Tensor, bounds: Int64Array) -> None:
 
 def _by_piece(kernel: Callable[..., None], rows: Tensor, bounds: Int64Array, which: Any, size: int) -> Float64Array:
     """Return what a kernel computes for each piece of the columns, one row per piece."""
-    n = rows.shape[0]
     totals = np.zeros((len(bounds) - 1, size))
-    matrix, stride = flat(rows), rows.stride(0)
-
-    def work(begin: int, end: int) -> None:
-        kernel(matrix, n, stride, bounds, begin, end, which, totals)
-
-    threads.spread(work, len(totals))
+    threads.spread(kernel, len(totals), flat(rows), rows.shape[0], rows.stride(0), bounds, which, totals)
     return totals
 
 

@@ -44,12 +44,7 @@ def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
     means, deviations = (torch.empty(size, dtype=rows.dtype) for size in (d, d if std else 0))
     squares = np.zeros(len(bounds) - 1)
     arrays = means.numpy(), deviations.numpy(), squares
-    matrix, stride = flat(rows), rows.stride(0)
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.moments(matrix, n, stride, bounds, begin, end, *arrays)
-
-    threads.spread(work, len(squares))
+    threads.spread(compiled.sum_loops.moments, len(squares), flat(rows), n, rows.stride(0), bounds, *arrays)
     return ColumnMoments(means, deviations if std else None, float(squares.sum()))
 
 
@@ -61,12 +56,8 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
         raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {indices.tolist()}")
     bounds = threads.pieces(indices.size, d, compiled.lanes.WIDE)
     out = torch.empty(d, dtype=rows.dtype)
-    matrix, stride, target = flat(rows), rows.stride(0), out.numpy()
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.mean_of(matrix, indices, n, stride, bounds[begin], bounds[end], target)
-
-    threads.spread(work, len(bounds) - 1)
+    arguments = flat(rows), indices, n, rows.stride(0), out.numpy()
+    threads.spread_pieces(compiled.sum_loops.mean_of, bounds, *arguments)
     return out
 
 
@@ -89,12 +80,8 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
     minuends, subtrahends = np.array(
         [[0 if part is None else part.data_ptr() for part in each] for each in differences], dtype=np.int64
     ).T.copy()
-    like = flat(first)
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.products(minuends, subtrahends, like, bounds, begin, end, which, norms, dots, most)
-
-    threads.spread(work, len(dots))
+    arguments = minuends, subtrahends, flat(first), bounds, which, norms, dots, most
+    threads.spread(compiled.sum_loops.products, len(dots), *arguments)
     table = np.full((k, k), np.nan)
     table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
     np.fill_diagonal(table, norms.sum(axis=0))

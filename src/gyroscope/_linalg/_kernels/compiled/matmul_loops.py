@@ -37,8 +37,8 @@ _AHEAD = 8
 
 @kernel
 def rows_by_worker(
-    grad_outputs: Any, inputs: Any, indices: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, begin: int,
-    end: int, b: int, shift: Any, limit: float,
+    grad_outputs: Any, inputs: Any, indices: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, b: int,
+    shift: Any, limit: float, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Write the gradients of all layers, one after the other, to rows[worker * stride] for workers begin, ..., end - 1.
 
@@ -109,7 +109,7 @@ def _sums(grad_output: Any, out: Any, at: int, b: int, m: int) -> None:
 
 
 @kernel
-def linear(inputs: Any, index: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, n: int, m: int) -> None:
+def linear(inputs: Any, index: Any, panels: Any, bias: Any, out: Any, n: int, m: int, begin: int, end: int) -> None:
     """out[sample, i] = bias[i] + the sum over j of inputs[sample, j] * weight[i, j], for samples begin, ..., end - 1.
 
     Args:
@@ -154,8 +154,8 @@ def _linear(
 @kernel
 def classify(
     inputs: Any, index: Any, panels: Any, bias: Any, last_panels: Any, last_bias: Any, back_panels: Any, no_bias: Any,
-    targets: Any, shares: Any, losses: Any, hidden: Any, grad_preactivation: Any, grad_logits: Any, begin: int,
-    end: int, n: int, m: int, c: int, ignored: int,
+    targets: Any, shares: Any, losses: Any, hidden: Any, grad_preactivation: Any, grad_logits: Any, n: int, m: int,
+    c: int, ignored: int, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Pass samples begin, ..., end - 1 through linear layer, ReLU, linear layer and cross entropy, and back.
 
