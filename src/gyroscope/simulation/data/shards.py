@@ -8,7 +8,7 @@ as it would in reality, and an attack on data (label flipping) has data of its o
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -23,16 +23,14 @@ SampleIndices = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sharding(ABC):
+class Sharding(registry.Named):
     """A way to deal N samples to n workers: every sample to one worker, at least one sample to every worker.
 
     Call `deal`, implement `shares`. A worker draws its batches from its shard with replacement (or pass after pass over
     it, with `batches = "pass"`), so a shard may be smaller than a batch: its samples come several times.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    paper: ClassVar[str] = "-"
+    kind_in_errors = "sharding"
     by_label: ClassVar[bool] = False
     """Whether it looks at the labels: then every sample needs one, as a whole number."""
 
@@ -59,10 +57,6 @@ class Sharding(ABC):
     @abstractmethod
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         """Return n arrays of sample numbers; together they hold each number below len(labels) once."""
-
-    def __str__(self) -> str:
-        """Return the spec on the command line and in a configuration: `dirichlet:alpha=0.1`."""
-        return registry.text(self)
 
     def _labels(self, targets: Tensor) -> SampleIndices:
         if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
@@ -123,9 +117,6 @@ class Similarity(Sharding):
     paper = "Hsu et al. 2019, Karimireddy et al. 2020"
     by_label = True
 
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
-
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return _similar(labels, n, stream, self.gamma)
 
@@ -144,9 +135,6 @@ class Quantity(Sharding):
     name = "quantity"
     summary = "shuffled data in unequal shards, their sizes from Dirichlet(alpha)"
     paper = "Li et al. 2022"
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return self._topped_up(self._cut(stream.permutation(len(labels)), n, stream), stream)
