@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise, distances, order_statistics
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
@@ -66,12 +66,12 @@ class CenteredClipping(ContextualRule):
 
     def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        lengths = distances.squared_distances_to(rows, centre).sqrt_()
+        lengths = matrix.squared_lengths(rows, centre).sqrt_()
         radius = lengths.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
         # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 for a non-finite row.
         clipped = torch.where(lengths > radius, radius / lengths, torch.ones_like(lengths))
         clipped = clipped.masked_fill(lengths.isinf(), 0.0)
         count = torch.full((1,), float(n), dtype=torch.float64, device=rows.device)
-        pull = blockwise.combined(rows, clipped.unsqueeze(0), count)[0]
+        pull = matrix.combined(rows, clipped.unsqueeze(0), count)[0]
         rest = (n - clipped.sum()) / n
         return (centre.to(torch.float64) * rest + pull.to(torch.float64)).to(rows.dtype)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances, matrix, order_statistics
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, Rule
@@ -66,7 +66,7 @@ class GeometricMedian(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n, d = rows.shape
         center = order_statistics.median(rows)
-        lengths = distances.squared_distances_to(rows, center).sqrt_()
+        lengths = matrix.squared_lengths(rows, center).sqrt_()
         (kept,) = lengths.isfinite().nonzero(as_tuple=True)
         if len(kept) < n - f:
             return Aggregate(rows.new_full((d,), torch.nan), None)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, RowsError
 from gyroscope._core.foreign_text import quoted
-from gyroscope._linalg import distances, flat_parameters, matrix
+from gyroscope._linalg import flat_parameters, matrix
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Rule, RuleContext, refuse_trusted
 from gyroscope.rules.median import Median
@@ -131,7 +131,7 @@ def aggregate(
         start = _flat(reference, keys, rows)
         rows -= start
     result = _apply(chosen, rows, f, weighting, seed)
-    away = distances.squared_distances_to(rows, result.vector).sqrt().tolist()
+    away = matrix.squared_lengths(rows, result.vector).sqrt().tolist()
     vector = result.vector if reference is None else result.vector + start
     pieces = dict(zip(keys, flat_parameters.split_like(vector, [home[key] for key in keys]), strict=True))
     state_dict = {

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
 
@@ -42,7 +42,7 @@ class Clip(Preaggregation):
     }
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
-        lengths = blockwise.squared_lengths(rows).sqrt_()
+        lengths = matrix.squared_lengths(rows).sqrt_()
         limit = torch.full_like(lengths, float(self.norm))
         return Prepared(shortened(rows, lengths, limit), own_shares(rows))
 
@@ -50,4 +50,4 @@ class Clip(Preaggregation):
 def shortened(rows: Tensor, lengths: Tensor, limit: Tensor) -> Tensor:
     """Return the rows, none longer than the limit; zeros for a row of infinite length."""
     factors = torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths))
-    return blockwise.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))
+    return matrix.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))
