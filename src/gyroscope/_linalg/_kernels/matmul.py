@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import addresses, flat
 from gyroscope._linalg.indexed_batch import IndexedBatch
 
 IGNORED = -100
@@ -130,10 +130,7 @@ def check_rows(layers: Sequence[Gradient], shift: Tensor | None, out: Tensor) ->
 
 
 def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
-    """Write each worker's row of `out` (h, d): the gradients of its layers' weights and biases, one after the other.
-
-    Each row is then shifted and clipped like `shift_and_clip` does.
-    """
+    """Write each worker's gradients to its row of `out` (h, d), then shift and clip the row (see the plain path)."""
     check_rows(layers, shift, out)
     (h, d), b = out.shape, layers[0].grad_output.shape[1]
     if out.stride(1) != 1 and d > 1:
@@ -141,14 +138,14 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     grad_outputs = [layer.grad_output.contiguous() for layer in layers]
     inputs, indices = zip(*(_parts(layer.inputs) for layer in layers), strict=True)
     rows = flat(out)
-    addresses = _addresses(grad_outputs), _addresses(inputs), _addresses(indices)
     shapes = np.array(
         [(layer.m, layer.n, layer.has_bias, values.numel()) for layer, values in zip(layers, inputs, strict=True)]
     )
     vector = rows[:0] if shift is None else flat(shift.contiguous())
-    arguments = *addresses, shapes, rows[:0], rows, out.stride(0), d, b, vector, limit
+    layout = *map(addresses, (grad_outputs, inputs, indices)), shapes
     size = max(d, *(b * layer.n for layer in layers))
-    threads.spread_rows(compiled.matmul_loops.rows_by_worker, h, size, *arguments)
+    target = rows[:0], rows, out.stride(0), d
+    threads.spread_rows(compiled.matmul_loops.rows_by_worker, h, size, *layout, *target, b, vector, limit)
 
 
 def _samples(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> tuple[Tensor, Any, int]:
@@ -182,8 +179,3 @@ def _parts(values: Tensor | IndexedBatch) -> tuple[Tensor, Tensor | None]:
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(rows):
         raise IndexError(f"sample indices must be from 0 to {len(rows) - 1}, got {numbers.min()} to {numbers.max()}")
     return rows, index
-
-
-def _addresses(tensors: Sequence[Tensor | None]) -> Any:
-    """Return addresses: numba would compile anew for each number of arrays. The caller keeps the memory alive."""
-    return np.array([0 if each is None else each.data_ptr() for each in tensors], dtype=np.int64)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import flat
 
 
 def copy_finite(source: Tensor, target: Tensor) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, sorting_networks, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import flat
 
 _WIDTH = 96
 """Columns per block: a multiple of four vectors. Narrower blocks have more overhead, wider ones of some 50 rows do not

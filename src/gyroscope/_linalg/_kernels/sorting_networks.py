@@ -99,8 +99,7 @@ def small_sort(size: int) -> tuple[Comparator, ...]:
         if size <= 1 + max(high for _, high in network):
             # Unused wires count as +inf: they are the last ones, and no comparator changes them.
             found.append([(low, high) for low, high in network if high < size])
-    shortest = min(found, key=len)
-    return tuple(shortest)
+    return tuple(min(found, key=len))
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import addresses, flat
 
 Vector = Tensor | tuple[Tensor, Tensor]
 """A vector, or the difference of two."""
@@ -76,11 +76,7 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
     which = which.reshape(-1, 2)
     bounds = threads.pieces(k, d, compiled.sum_loops.WIDTH)
     norms, most, dots = (np.zeros((len(bounds) - 1, size)) for size in (k, k, len(which)))
-    # Addresses, because numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
-    minuends, subtrahends = np.array(
-        [[0 if part is None else part.data_ptr() for part in each] for each in differences], dtype=np.int64
-    ).T.copy()
-    arguments = minuends, subtrahends, flat(first), bounds, which, norms, dots, most
+    arguments = *map(addresses, zip(*differences, strict=True)), flat(first), bounds, which, norms, dots, most
     threads.spread(compiled.sum_loops.products, len(dots), *arguments)
     table = np.full((k, k), np.nan)
     table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)

@@ -145,7 +145,8 @@ def _products(
             for column in range(i * WIDTH, (i + 1) * WIDTH, WIDE):
                 value = load_wide(block, column)
                 square = multiply_add(value, value, square)
-                top = _larger(top, absolute(value))
+                size = absolute(value)
+                top = where_less(top, size, size, top)  # NaN counts for nothing
             store(squares, i * WIDE, square)
             store(tops, i * WIDE, top)
         for pair in range(pairs.shape[0]):
@@ -179,12 +180,6 @@ def _widen(minuend: int, subtrahend: int, like: Any, start: int, end: int, block
             prefetch(other, start + column + WIDTH)
             values = subtract(values, load_wide(other, start + column))
         store(block, at + column, values)
-
-
-@helper
-def _larger(left: Any, right: Any) -> Any:
-    """Return the larger value in each lane; NaN on the right counts for nothing."""
-    return where_less(left, right, right, left)
 
 
 @helper
