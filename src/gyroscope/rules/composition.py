@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, NoReturn, overload
 
-import torch
 from torch import Tensor
 
 from gyroscope._core import registry
@@ -322,8 +321,3 @@ def _carried_back(weight: Tensor | None, shares: list[Tensor | None]) -> Tensor 
             return None
         weight = weight @ share.to(weight.dtype)
     return weight
-
-
-def own_shares(rows: Tensor) -> Tensor:
-    """Return the shares of a stage that keeps each row with its own worker."""
-    return torch.eye(rows.shape[0], dtype=torch.float64, device=rows.device)

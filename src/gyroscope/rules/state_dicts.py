@@ -140,14 +140,8 @@ def aggregate(
         )
         for key, value in home.items()
     }
-    facts = zip(
-        names,
-        problems,
-        _relative(away, problems),
-        _listed(result.weight, len(names)),
-        _listed(weighting, len(names)),
-        strict=True,
-    )
+    shares, weights_used = (_listed(values, len(names)) for values in (result.weight, weighting))
+    facts = zip(names, problems, _relative(away, problems), shares, weights_used, strict=True)
     report = AggregationReport(str(chosen), f, tuple(ParticipantReport(*each) for each in facts))
     return AggregatedState(state_dict, report)
 
@@ -258,11 +252,18 @@ def _flat(state_dict: StateDict, keys: Sequence[str], like: Tensor) -> Tensor:
 
 def _apply(rule: Rule, rows: Tensor, f: int, weights: Tensor | None, seed: int) -> Aggregate:
     """The rule's result, weighted if there are weights."""
-    if weights is not None:
-        return _weighted(rule, rows, f, weights)
-    if rows.shape[1] == 0:  # integers only: there is nothing to ask the rule
+    if weights is None and rows.shape[1] == 0:  # integers only: there is nothing to ask the rule
         return Aggregate(rows.new_empty(0), None)
-    return rule(rows, f, RuleContext(seed=seed))
+    if weights is None:
+        return rule(rows, f, RuleContext(seed=seed))
+    weights = weights.to(rows.device)
+    counted = weights > 0
+    if not counted.all():  # 0 * NaN would be NaN
+        rows = rows[counted]
+    vector = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for columns, block in matrix.blocks(rows):
+        vector[columns] = _WEIGHTED[type(rule)](block, weights[counted], f).to(rows.dtype)
+    return Aggregate(vector, weights if isinstance(rule, Average) else None)
 
 
 def _lower_median(tensors: Sequence[Tensor]) -> Tensor:
@@ -359,14 +360,3 @@ _WEIGHTED: Mapping[type[Rule], Callable[[Tensor, Tensor, int], Tensor]] = {
     TrimmedMean: _trimmed_mean,
 }
 """The rules with a weighted form, which takes float64 columns of the rows, their weights and f."""
-
-
-def _weighted(rule: Rule, rows: Tensor, f: int, weights: Tensor) -> Aggregate:
-    weights = weights.to(rows.device)
-    counted = weights > 0
-    if not counted.all():  # 0 * NaN would be NaN
-        rows = rows[counted]
-    vector = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for columns, block in matrix.blocks(rows):
-        vector[columns] = _WEIGHTED[type(rule)](block, weights[counted], f).to(rows.dtype)
-    return Aggregate(vector, weights if isinstance(rule, Average) else None)

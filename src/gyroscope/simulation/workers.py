@@ -45,12 +45,8 @@ class GradientTransform(NamedTuple):
     """The largest norm of a row."""
 
 
-class Gradients(Protocol):
-    """Compute every worker's row into `out` (h, d), and return the workers' losses (h,)."""
-
-    def __call__(
-        self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor
-    ) -> Tensor: ...
+Gradients = Callable[[Inputs, Tensor, Noise, GradientTransform, Tensor], Tensor]
+"""Computes every worker's row into the last argument, (h, d), and returns the workers' losses, (h,)."""
 
 
 class Workers(Protocol):

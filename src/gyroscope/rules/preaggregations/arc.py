@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyroscope._linalg import matrix
 from gyroscope.rules.base import RuleContext
-from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
+from gyroscope.rules.composition import Preaggregation, Prepared
 from gyroscope.rules.preaggregations.clip import shortened
 
 
@@ -41,4 +41,4 @@ class ARC(Preaggregation):
         lengths = matrix.squared_lengths(rows).sqrt_()
         k = 2 * f * (n - f) // n
         next_longest = lengths.sort(descending=True).values[k]
-        return Prepared(shortened(rows, lengths, next_longest.expand(n)), own_shares(rows))
+        return shortened(rows, lengths, next_longest.expand(n))
