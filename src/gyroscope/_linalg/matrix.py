@@ -40,11 +40,10 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
     rows = list(rows)
     if not rows:
         raise RowsError("there are no rows: a rule needs at least one")
+    first = rows[0]
     for index, row in enumerate(rows):
         if not isinstance(row, Tensor):
             raise RowsError(f"row {index} is a {type(row).__name__}, not a tensor")
-    first = rows[0]
-    for index, row in enumerate(rows):
         if row.dim() != 1:
             raise RowsError(f"row {index} must be a vector, got the shape {tuple(row.shape)}")
         if row.shape != first.shape:

@@ -168,6 +168,8 @@ class Composed(ContextualRule):
             )
         (rule,) = share_f(self, (rule,))
         parts: list[Preaggregation | Rule] = [*stages, rule]
+        # Only the first part can use the distances between the rows as they came.
+        on_columns = not any(part.uses for part in parts) and all(part.reads == "columns" for part in parts[1:])
         # What is a class variable of other rules depends here on the parts.
         vars(self).update(stages=stages, rule=rule)
         vars(self).update(
@@ -178,7 +180,7 @@ class Composed(ContextualRule):
             tracks_workers=rule.tracks_workers,
             uses=frozenset[Uses]().union(*(part.uses for part in parts)),
             unsupported={key: why for part in reversed(parts) for key, why in part.unsupported.items()},
-            reads=_reads(parts),
+            reads=parts[0].reads if on_columns else "rows",
         )
 
     def __repr__(self) -> str:
@@ -305,13 +307,6 @@ def formula(min_workers: Callable[[int], int]) -> str:
     plus, times = min_workers(0), min_workers(1) - min_workers(0)
     linear = all(min_workers(f) == times * f + plus for f in range(_CHECKED_UP_TO))
     return f"n >= {times if times != 1 else ''}f + {plus}" if linear else ""
-
-
-def _reads(parts: list[Preaggregation | Rule]) -> Reads:
-    """Return what a composition reads: only its first part can use the distances between the rows as they came."""
-    first, *others = parts
-    alone = not any(part.uses for part in parts) and all(part.reads == "columns" for part in others)
-    return first.reads if alone else "rows"
 
 
 def _carried_back(weight: Tensor | None, shares: list[Tensor | None]) -> Tensor | None:

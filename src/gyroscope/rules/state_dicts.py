@@ -140,8 +140,10 @@ def aggregate(
         )
         for key, value in home.items()
     }
-    shares, weights_used = (_listed(values, len(names)) for values in (result.weight, weighting))
-    facts = zip(names, problems, _relative(away, problems), shares, weights_used, strict=True)
+    none = [None] * len(names)
+    shares = none if result.weight is None else result.weight.tolist()
+    capped = none if weighting is None else weighting.tolist()
+    facts = zip(names, problems, _relative(away, problems), shares, capped, strict=True)
     report = AggregationReport(str(chosen), f, tuple(ParticipantReport(*each) for each in facts))
     return AggregatedState(state_dict, report)
 
@@ -284,10 +286,6 @@ def _relative(distances: Sequence[float], problems: Sequence[str]) -> list[float
     ]
 
 
-def _listed(values: Tensor | None, count: int) -> list[float | None]:
-    return [None] * count if values is None else list(values.tolist())
-
-
 def _weighting(weights: Any, names: Sequence[int | str], rule: Rule, f: int) -> Tensor:
     """One weight per participant, in their order, normalised and capped."""
     if type(rule) not in _WEIGHTED or rule != type(rule)():
@@ -332,10 +330,6 @@ def _capped(weights: Tensor, f: int) -> Tensor:
     return weights
 
 
-def _mean(block: Tensor, weights: Tensor, f: int) -> Tensor:
-    return weights @ block
-
-
 def _median(block: Tensor, weights: Tensor, f: int) -> Tensor:
     """The smallest value of each column at which the values up to it weigh half of all."""
     ordered, order = block.sort(dim=0)  # NaN last
@@ -355,7 +349,7 @@ def _trimmed_mean(block: Tensor, weights: Tensor, f: int) -> Tensor:
 
 
 _WEIGHTED: Mapping[type[Rule], Callable[[Tensor, Tensor, int], Tensor]] = {
-    Average: _mean,
+    Average: lambda block, weights, f: weights @ block,
     Median: _median,
     TrimmedMean: _trimmed_mean,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -36,14 +37,8 @@ class ByzantineGradients:
 
     def at(self, step: int) -> Callable[[bool], Tensor]:
         """Return a function from `flipped` to this round's (f, d) rows; asking twice accumulates once."""
-        known: dict[bool, Tensor] = {}
-
-        def rows(flipped: bool = False) -> Tensor:
-            if flipped not in known:
-                known[flipped] = self._rows(step, flipped)
-            return known[flipped].clone()
-
-        return rows
+        compute_once = functools.cache(functools.partial(self._rows, step))
+        return lambda flipped: compute_once(flipped).clone()
 
     def _rows(self, step: int, flipped: bool) -> Tensor:
         workers, momentum = self._of(flipped)

@@ -73,11 +73,7 @@ def spread(work: Callable[..., object], count: int, *arguments: Any) -> None:
 
 def spread_pieces(work: Callable[..., object], bounds: Any, *arguments: Any) -> None:
     """Call work(*arguments, begin, end) for ranges of columns that begin and end at the bounds of `pieces`."""
-
-    def columns(first: int, last: int) -> None:
-        work(*arguments, bounds[first], bounds[last])
-
-    spread(columns, len(bounds) - 1)
+    spread(lambda first, last: work(*arguments, bounds[first], bounds[last]), len(bounds) - 1)
 
 
 def spread_rows(work: Callable[..., object], n: int, d: int, *arguments: Any) -> None:

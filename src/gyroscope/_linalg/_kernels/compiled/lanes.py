@@ -127,10 +127,7 @@ def intrinsic(define: Callable[..., Any]) -> Any:
 
 
 def statement(emit: Callable[..., None]) -> Any:
-    """Make emit(emitter, values...), which generates LLVM IR without a result, callable in compiled code.
-
-    All integers are passed as intp.
-    """
+    """Make emit(emitter, values...), whose LLVM IR has no result, callable in compiled code; integers become intp."""
 
     @functools.wraps(emit)
     def typed(typing: Any, *kinds: Any) -> Any:
