@@ -23,7 +23,6 @@ from datafiles import cifar_archive, idx_files, offer, serve, small, tar_gz, wri
 from gyroscope._core.errors import DataError
 from gyroscope._core.files import write_atomically
 from gyroscope.simulation.data import fetch
-from gyroscope.simulation.data.cache import Cache, cache_root
 from gyroscope.simulation.data.catalogue import (
     CATALOGUE,
     CIFAR_ARCHIVE,
@@ -32,7 +31,7 @@ from gyroscope.simulation.data.catalogue import (
     TRAIN_IMAGES,
     TRAIN_LABELS,
 )
-from gyroscope.simulation.data.sources import load_raw
+from gyroscope.simulation.data.sources import Cache, cache_root, load_raw
 
 FILES = idx_files(5)
 DEAD = "http://127.0.0.1:9/"  # the discard port, where nothing listens

@@ -14,7 +14,6 @@ from strategies import RESILIENT_SPECS, RULE_SPECS, Problem, normal, seeds
 from gyroscope._linalg import order_statistics
 from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import Average, Bulyan, Krum, Median, parse
-from gyroscope.rules.krum import Scoring
 
 by_spec = pytest.mark.parametrize("spec", RULE_SPECS)
 by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
@@ -111,16 +110,16 @@ def test_distances_are_squared_once_or_not_at_all() -> None:
     squared = oracles.krum_scores(rows.tolist(), 3, squared=True).order()[0]
     assert (plain, squared) == (3, 0)
     table = squared_distances(rows)
-    assert int(Scoring(squared=False).ranking(table, 3)[0]) == plain
-    assert int(Scoring(squared=True).ranking(table, 3)[0]) == squared
-    assert Scoring(squared=False).scores(table, 3)[0].item() == 6
-    assert Scoring(squared=True).scores(table, 3)[0].item() == 18
+    assert int(Krum(squared=False).ranking(table, 3)[0]) == plain
+    assert int(Krum(squared=True).ranking(table, 3)[0]) == squared
+    assert Krum(squared=False).scores(table, 3)[0].item() == 6
+    assert Krum(squared=True).scores(table, 3)[0].item() == 18
 
 
 def test_a_row_is_no_neighbour_of_itself() -> None:
     """If the zero on the diagonal counted, row 0 of a pair and a lone row would score alike."""
     rows = torch.tensor([[0.0], [0.0], [5.0], [7.0], [9.5]])
-    assert Scoring().scores(squared_distances(rows), 1).tolist() == [5.0, 5.0, 6.5, 4.5, 7.0]
+    assert Krum().scores(squared_distances(rows), 1).tolist() == [5.0, 5.0, 6.5, 4.5, 7.0]
 
 
 # ------------------------------------------------------------------------------------------------- Krum

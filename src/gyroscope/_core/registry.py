@@ -29,7 +29,7 @@ _CHECK = "gyroscope"  # the key of a field's metadata under which its check is
 
 
 class Named(ABC):
-    """What a spec can build: the base class of rules, pre-aggregations and attacks, which are frozen dataclasses."""
+    """What a spec can build: the base class of rules, pre-aggregations, attacks, shardings and built-in tasks."""
 
     kind_in_errors: ClassVar[str]
     name: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""Squared Euclidean distances between the rows of a matrix, and from its rows to a point."""
+"""Squared Euclidean distances between the rows of a matrix."""
 
 from __future__ import annotations
 
@@ -25,11 +25,3 @@ def squared_distances(rows: Tensor) -> Tensor:
     upper = torch.triu_indices(n, n, offset=1, device=rows.device)
     table[upper[0], upper[1]] = squares.nan_to_num_(nan=torch.inf, posinf=torch.inf)
     return table + table.T
-
-
-def squared_distances_to(rows: Tensor, point: Tensor) -> Tensor:
-    """Return the (n,) squared distances of the rows from a point, in float64; inf for a row that is not finite."""
-    squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for _, block in blocks(rows, point):
-        squares += block.square_().sum(dim=1)
-    return squares.nan_to_num_(nan=torch.inf, posinf=torch.inf)

@@ -1,4 +1,9 @@
-"""Checks and passes over (n, d) matrices with one worker's vector per row."""
+"""Checks and passes over (n, d) matrices with one worker's vector per row.
+
+A pass without a kernel works in float64 on one block of columns at a time, so that it makes no copy of the matrix. No
+size depends on values, so the host need not wait for a GPU. Rows that a pass leaves out may hold NaN or infinities:
+they are masked, never multiplied by zero.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +40,10 @@ def _stack(rows: Sequence[Tensor]) -> Tensor:
     rows = list(rows)
     if not rows:
         raise RowsError("there are no rows: a rule needs at least one")
+    first = rows[0]
     for index, row in enumerate(rows):
         if not isinstance(row, Tensor):
             raise RowsError(f"row {index} is a {type(row).__name__}, not a tensor")
-    first = rows[0]
-    for index, row in enumerate(rows):
         if row.dim() != 1:
             raise RowsError(f"row {index} must be a vector, got the shape {tuple(row.shape)}")
         if row.shape != first.shape:
@@ -77,6 +81,44 @@ def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, T
         columns = slice(start, start + _BLOCK)
         block = rows[:, columns].to(torch.float64, copy=True)
         yield columns, block if point is None else block.sub_(point[columns])
+
+
+def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
+    """Return the (n,) squared distances of the rows from zero or another origin; inf for a row that is not finite."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for _, block in blocks(rows, origin):
+        total += block.square_().sum(dim=1)
+    return total.nan_to_num_(nan=torch.inf, posinf=torch.inf)
+
+
+def products(rows: Tensor, vector: Tensor) -> Tensor:
+    """Return the (n,) inner products of the rows with a vector; NaN or infinite for a row that is not finite."""
+    total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
+    for columns, block in blocks(rows):
+        total += block @ vector[columns].to(torch.float64)
+    return total
+
+
+def scaled(rows: Tensor, factors: Tensor) -> Tensor:
+    """Return each row times its factor; zeros where the factor is zero, whatever the row holds."""
+    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+    unused = (factors == 0).unsqueeze(1)
+    for columns, block in blocks(rows):
+        out[:, columns] = block.mul_(factors.unsqueeze(1)).masked_fill_(unused, 0.0).to(rows.dtype)
+    return out
+
+
+def combined(rows: Tensor, weights: Tensor, divisors: Tensor | None = None) -> Tensor:
+    """Return the (m, d) sums of rows weighted by (m, n) `weights`, each divided by its divisor.
+
+    With integer weights and a divisor, the mean of equal rows is equal to them. A row with no weight may hold anything.
+    """
+    out = rows.new_empty(weights.shape[0], rows.shape[1])
+    unused = (weights == 0).all(dim=0).unsqueeze(1)
+    for columns, block in blocks(rows):
+        total = weights @ block.masked_fill_(unused, 0.0)
+        out[:, columns] = (total if divisors is None else total / divisors.unsqueeze(1)).to(rows.dtype)
+    return out
 
 
 @accelerated_by(sums.mean_of)

@@ -24,9 +24,8 @@ class KrumAcceptance:
 
     def __init__(self, honest: Tensor, origin: Tensor, direction: Tensor, f: int, context: AttackContext) -> None:
         self.h, self.n = len(honest), len(honest) + f
-        rule = context.rule if isinstance(context.rule, Krum) else Krum(squared=True)
-        self.scoring = rule.scoring
-        self.f = context.declared_f if rule is context.rule else f
+        self.krum = context.rule if isinstance(context.rule, Krum) else Krum(squared=True)
+        self.f = context.declared_f if self.krum is context.rule else f
         away = honest - origin
         self.constant = away.square().sum(dim=1)
         self.linear = away @ direction
@@ -40,7 +39,7 @@ class KrumAcceptance:
         squares.clamp_min_(0.0)
         self.table[: self.h, self.h :] = squares.unsqueeze(1)
         self.table[self.h :, : self.h] = squares
-        return int(self.scoring.ranking(self.table, self.f)[0]) >= self.h
+        return int(self.krum.ranking(self.table, self.f)[0]) >= self.h
 
     def by_halving(self, length: float, threshold: float) -> float:
         """Return the first of length, length/2, length/4, ... that is accepted; none below the threshold is tried."""

@@ -50,12 +50,8 @@ class Little(Directed):
 
 
 def z_factor(n: int, f: int) -> float:
-    """Return how many deviations the Byzantine rows may be away so that, with enough honest rows, they are the median.
-
-    Phi^-1((n - f - s)/(n - f)), where Phi^-1 is the quantile function of the normal distribution and
-    s = floor(n/2 + 1) - f is how many honest workers must be further away than that.
-    """
-    supporters = n // 2 + 1 - f
+    """Return how many deviations the Byzantine rows may be away so that, with some honest rows, they are the median."""
+    supporters = n // 2 + 1 - f  # so many honest workers must be further away than that
     others = n - f - supporters
     if supporters < 1 or others < 1:
         raise InfeasibleError(

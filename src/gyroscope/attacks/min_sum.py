@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg import distances
-from gyroscope.attacks.distance_bounded import DistanceBounded
+from gyroscope.attacks.min_max import DistanceBounded
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances, order_statistics
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules._selected_mean import mean_of_best
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -45,5 +45,5 @@ class Aksel(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
-        squares = distances.squared_distances_to(rows, order_statistics.median(rows))
+        squares = matrix.squared_lengths(rows, order_statistics.median(rows))
         return mean_of_best(rows, squares, (n + 1) // 2 if self.keep == "half" else n - f)

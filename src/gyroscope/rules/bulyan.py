@@ -60,8 +60,8 @@ class Bulyan(ScoreRule):
         the values nearest to it are within 2M of it, so their mean is within 3M of the honest mean. Over all
         coordinates the squares of M add up to at most theta times the square of Krum's bound.
         """
-        neighbours = max(1, f) if self.rescore else self.scoring.count(n, f)
-        return 3 * math.sqrt(n - 2 * f - self.slack) * self.scoring.bound_factor(neighbours, f)
+        neighbours = max(1, f) if self.rescore else self.neighbour_count(n, f)
+        return 3 * math.sqrt(n - 2 * f - self.slack) * self.score_bound_factor(neighbours, f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         shares = self._selections(table, f)
@@ -73,11 +73,11 @@ class Bulyan(ScoreRule):
         n = table.shape[0]
         shares = torch.zeros(n - 2 * f - self.slack, n, dtype=torch.float64, device=table.device)
         removed = torch.zeros(n, dtype=torch.bool, device=table.device)
-        ranking = self.scoring.ranking(table, f)  # the rows left, best first
+        ranking = self.ranking(table, f)  # the rows left, best first
         for i in range(shares.shape[0]):
             if self.rescore and i > 0:
                 # No size here depends on values, so the host does not wait for a GPU.
-                scores = self.scoring.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
+                scores = self.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
                 order = scores.argsort(stable=True)
                 ranking = order[removed[order].to(torch.uint8).argsort(stable=True)][: n - i]
             count = max(1, min(self.m or n, n - f - 2 - i))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise, distances, order_statistics
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules.base import Aggregate, ContextualRule, Property, RuleContext, RuleState
 
 
@@ -60,18 +60,15 @@ class CenteredClipping(ContextualRule):
         centre = context.state.get("centre")
         if centre is None:
             centre = order_statistics.median(rows) if self.start == "median" else torch.zeros_like(rows[0])
-        for _ in range(self.iterations):
-            centre = self._moved(rows, centre)
-        return Aggregate(centre, None), {"centre": centre.clone()}
-
-    def _moved(self, rows: Tensor, centre: Tensor) -> Tensor:
         n = rows.shape[0]
-        lengths = distances.squared_distances_to(rows, centre).sqrt_()
-        radius = lengths.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
-        # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, and 0 for a non-finite row.
-        clipped = torch.where(lengths > radius, radius / lengths, torch.ones_like(lengths))
-        clipped = clipped.masked_fill(lengths.isinf(), 0.0)
         count = torch.full((1,), float(n), dtype=torch.float64, device=rows.device)
-        pull = blockwise.combined(rows, clipped.unsqueeze(0), count)[0]
-        rest = (n - clipped.sum()) / n
-        return (centre.to(torch.float64) * rest + pull.to(torch.float64)).to(rows.dtype)
+        for _ in range(self.iterations):
+            lengths = matrix.squared_lengths(rows, centre).sqrt_()
+            radius = lengths.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
+            # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, 0 for a non-finite row.
+            clipped = torch.where(lengths > radius, radius / lengths, torch.ones_like(lengths))
+            clipped = clipped.masked_fill(lengths.isinf(), 0.0)
+            pull = matrix.combined(rows, clipped.unsqueeze(0), count)[0]
+            rest = (n - clipped.sum()) / n
+            centre = (centre.to(torch.float64) * rest + pull.to(torch.float64)).to(rows.dtype)
+        return Aggregate(centre, None), {"centre": centre.clone()}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple, NoReturn, overload
 
-import torch
 from torch import Tensor
 
 from gyroscope._core import registry
@@ -169,6 +168,8 @@ class Composed(ContextualRule):
             )
         (rule,) = share_f(self, (rule,))
         parts: list[Preaggregation | Rule] = [*stages, rule]
+        # Only the first part can use the distances between the rows as they came.
+        on_columns = not any(part.uses for part in parts) and all(part.reads == "columns" for part in parts[1:])
         # What is a class variable of other rules depends here on the parts.
         vars(self).update(stages=stages, rule=rule)
         vars(self).update(
@@ -179,7 +180,7 @@ class Composed(ContextualRule):
             tracks_workers=rule.tracks_workers,
             uses=frozenset[Uses]().union(*(part.uses for part in parts)),
             unsupported={key: why for part in reversed(parts) for key, why in part.unsupported.items()},
-            reads=_reads(parts),
+            reads=parts[0].reads if on_columns else "rows",
         )
 
     def __repr__(self) -> str:
@@ -308,13 +309,6 @@ def formula(min_workers: Callable[[int], int]) -> str:
     return f"n >= {times if times != 1 else ''}f + {plus}" if linear else ""
 
 
-def _reads(parts: list[Preaggregation | Rule]) -> Reads:
-    """Return what a composition reads: only its first part can use the distances between the rows as they came."""
-    first, *others = parts
-    alone = not any(part.uses for part in parts) and all(part.reads == "columns" for part in others)
-    return first.reads if alone else "rows"
-
-
 def _carried_back(weight: Tensor | None, shares: list[Tensor | None]) -> Tensor | None:
     """Return the workers' weights, given the weights of the rows that the stages made of theirs."""
     for share in reversed(shares):
@@ -322,8 +316,3 @@ def _carried_back(weight: Tensor | None, shares: list[Tensor | None]) -> Tensor 
             return None
         weight = weight @ share.to(weight.dtype)
     return weight
-
-
-def own_shares(rows: Tensor) -> Tensor:
-    """Return the shares of a stage that keeps each row with its own worker."""
-    return torch.eye(rows.shape[0], dtype=torch.float64, device=rows.device)

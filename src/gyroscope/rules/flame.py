@@ -97,8 +97,7 @@ class _Directions:
         self.roots = torch.where(roots > 0, roots, 1.0).to(self.dtype)
         self.lengths = (roots * largest.double()).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         """(n,): inf for a row that is not finite, or whose length overflows."""
-        rounding = torch.finfo(self.dtype).eps
-        self.same = 8 * rounding**2
+        self.same = 8 * torch.finfo(self.dtype).eps ** 2
         """Squared distances of unit vectors below this are rounding errors: the rows point the same way."""
         self.equal = 1 + (1e-6 if self.dtype == torch.float32 else 1e-11)
         """Distances whose quotient is less are equal."""

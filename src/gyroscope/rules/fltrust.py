@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, trusted_gradient
 
 
@@ -40,12 +40,12 @@ class FLTrust(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)
-        length = blockwise.squared_lengths(trusted.unsqueeze(0)).sqrt_()
-        lengths = blockwise.squared_lengths(rows).sqrt_()
+        length = matrix.squared_lengths(trusted.unsqueeze(0)).sqrt_()
+        lengths = matrix.squared_lengths(rows).sqrt_()
         usable = lengths.isfinite() & (lengths > 0) & (length > 0)
-        cosines = blockwise.products(rows, trusted) / (lengths * length)
+        cosines = matrix.products(rows, trusted) / (lengths * length)
         scores = cosines.clamp_min(0.0).masked_fill(~usable, 0.0)
         total = scores.sum()
         weight = torch.where(total > 0, scores / total, torch.zeros_like(scores))
-        vector = blockwise.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
+        vector = matrix.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
         return Aggregate(torch.where(total > 0, vector, trusted.to(rows.dtype)), weight), {}

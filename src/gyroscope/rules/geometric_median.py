@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances, matrix, order_statistics
+from gyroscope._linalg import matrix, order_statistics
 from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, Rule
@@ -25,13 +25,11 @@ _STEPS = 1000
 class GeometricMedian(Rule):
     """The point with the smallest sum of distances to the rows. Needs n >= 2f + 1. In federated learning: RFA.
 
-    tolerance: a bound on the length of the mean of the unit vectors from the result towards the rows, where rows within
-    tolerance * r of the result count as if they were there (see `excess_at`), and r is the distance
+    tolerance: the largest excess of the result (see `excess_at`), where the radius is tolerance * r, and r the distance
     within which the nearest n-f rows are from the coordinate-wise median. The rule checks this bound, which does not
     depend on scale: the sum of distances is within n * tolerance * (2r + D) of the smallest, if the result is D away
-    from the best point. In practice the error is far smaller, because Newton's steps speed up Weiszfeld's. If the
-    search ends before that (after 1,000 steps, or because of rounding), the result is the nearest point found, and a
-    warning says how near: with an error, an adversary that can cause it could stop the training.
+    from the best point. If the search ends before that (after 1,000 steps, or because of rounding), the result is the
+    nearest point found, and a warning says how near: with an error, an adversary could stop the training.
 
     Guarantee: let R be the distance of the farthest of h = n-f honest rows from the honest mean. The geometric median
     is within 2h/(h-f) R of it. From a point at a distance D of the mean, all honest rows are at least D - R away, and a
@@ -66,7 +64,7 @@ class GeometricMedian(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n, d = rows.shape
         center = order_statistics.median(rows)
-        lengths = distances.squared_distances_to(rows, center).sqrt_()
+        lengths = matrix.squared_lengths(rows, center).sqrt_()
         (kept,) = lengths.isfinite().nonzero(as_tuple=True)
         if len(kept) < n - f:
             return Aggregate(rows.new_full((d,), torch.nan), None)

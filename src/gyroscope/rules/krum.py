@@ -17,12 +17,15 @@ from gyroscope.rules.median import Median
 Neighbours = Literal["n-f-2", "n-f-1"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Scoring:
-    """How Krum scores a row: by the sum of its distances to its nearest neighbours. Bulyan uses it too."""
+class ScoreRule(DistanceRule):
+    """What Krum and Bulyan share: both rank rows by Krum's score, and average at most m of them.
 
-    squared: bool = False
-    neighbours: Neighbours = "n-f-2"
+    Krum scores a row by the sum of its distances to its nearest neighbours.
+    """
+
+    m: Any
+    squared: bool
+    neighbours: Neighbours
 
     def scores(self, table: Tensor, f: int, left: int | None = None) -> Tensor:
         """Return each row's score, given the squared distances between all rows.
@@ -33,14 +36,22 @@ class Scoring:
             left: How many rows take part, if not all do. The columns of the others must be infinite; their own scores
                 mean nothing.
         """
-        nearest = others(table).sort(dim=1).values[:, : self.count(table.shape[0] if left is None else left, f)]
+        n = table.shape[0]
+        # The diagonal is removed by position, so a row is no neighbour of itself even if others are at distance zero. A
+        # mask would make the host wait for a GPU, which has to tell how many values are left.
+        others = table.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
+        nearest = others.sort(dim=1).values[:, : self.neighbour_count(n if left is None else left, f)]
         return (nearest if self.squared else nearest.sqrt()).sum(dim=1)
 
-    def count(self, n: int, f: int) -> int:
+    def ranking(self, table: Tensor, f: int) -> Tensor:
+        """Return the row numbers from the best score to the worst; of equal scores the lowest row comes first."""
+        return self.scores(table, f).argsort(stable=True)
+
+    def neighbour_count(self, n: int, f: int) -> int:
         """Return how many neighbours count."""
         return max(1, n - f - (1 if self.neighbours == "n-f-1" else 2))
 
-    def bound_factor(self, neighbours: int, f: int) -> float:
+    def score_bound_factor(self, neighbours: int, f: int) -> float:
         """Return how far a row that scores as well as honest rows may be from the honest mean, in multiples of R.
 
         R is the distance of the farthest honest row from the honest mean. Each honest row has `neighbours` honest ones
@@ -52,32 +63,6 @@ class Scoring:
             return 1.0
         quotient = neighbours / (neighbours - f + 1)
         return 1 + 2 * (math.sqrt(quotient) if self.squared else quotient)
-
-    def ranking(self, table: Tensor, f: int) -> Tensor:
-        """Return the row numbers from the best score to the worst; of equal scores the lowest row comes first."""
-        return self.scores(table, f).argsort(stable=True)
-
-
-def others(table: Tensor) -> Tensor:
-    """Return (n, n-1): the table without its diagonal.
-
-    It is removed by position, so a row is no neighbour of itself even if others are at distance zero. A mask would make
-    the host wait for a GPU, which has to tell how many values are left.
-    """
-    n = table.shape[0]
-    return table.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
-
-
-class ScoreRule(DistanceRule):
-    """What Krum and Bulyan share: both rank rows by Krum's score, and average at most m of them."""
-
-    m: Any
-    squared: bool
-    neighbours: Neighbours
-
-    @property
-    def scoring(self) -> Scoring:
-        return Scoring(self.squared, self.neighbours)
 
     def ratio_bound(self, n: int, f: int) -> float:
         return theory.krum_ratio_bound(n, f)
@@ -98,7 +83,7 @@ class Krum(ScoreRule):
     default (the paper's experiments; others call it Multi-Krum if m > 1), or "n-f".
 
     Guarantee: with k = n-f-2 neighbours the result is at most 1 + 2k/(k-f+1) times as far from the mean of the honest
-    rows as the farthest of them (see `Scoring.bound_factor`): n-f honest rows score well, so the m best rows all do. A
+    rows as the farthest of them (see `score_bound_factor`): n-f honest rows score well, so the m best rows all do. A
     row with a NaN or an infinity is infinitely far from all others, so it is never among the best n-f.
     Cost: n(n-1)/2 distances, O(n^2 d). Weights: 1/m for the chosen rows. Ties go to the lowest row number.
 
@@ -121,9 +106,9 @@ class Krum(ScoreRule):
     unsupported: ClassVar = {"mean at f = 0": "at most n-2 rows are averaged"}
 
     def bound_factor(self, n: int, f: int) -> float:
-        return self.scoring.bound_factor(self.scoring.count(n, f), f)
+        return self.score_bound_factor(self.neighbour_count(n, f), f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         n = rows.shape[0]
         m = n - f if self.m == "n-f" else self.m or n - f - 2
-        return mean_of_best(rows, self.scoring.scores(table, f), m)
+        return mean_of_best(rows, self.scores(table, f), m)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import distances
+from gyroscope._linalg import matrix
 from gyroscope.rules._selected_mean import mean_of_best
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -50,7 +50,7 @@ class MoNNA(Rule):
             raise ConfigError(f"the pivot of 'monna' must be one of the workers 0 to {n - 1}, got {self.pivot}")
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return mean_of_best(rows, distances.squared_distances_to(rows, rows[self.pivot]), rows.shape[0] - f)
+        return mean_of_best(rows, matrix.squared_lengths(rows, rows[self.pivot]), rows.shape[0] - f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         return mean_of_best(rows, table[self.pivot], rows.shape[0] - f)

@@ -17,10 +17,9 @@ class Phocas(Rule):
     The trimmed mean leaves out the f smallest and f largest values (see `TrimmedMean`); MeaMed averages around the
     median instead. Of two values equally near, the rule takes the smaller.
 
-    Guarantee: the trimmed mean is within the honest range, of width w, as are n-f values: so the nearest n-f are within
-    w of it. At most f of them are Byzantine, so their mean is within the honest range widened by w f/(n-f). NaN and
-    infinities as for the trimmed mean. Cost: a sort per coordinate, O(n log^2 n d): in sorted order the values nearest
-    to any place are a window. No worker weights.
+    Guarantee: that of `MeaMed`, because the trimmed mean, too, is within the honest range. NaN and infinities as for
+    the trimmed mean. Cost: a sort per coordinate, O(n log^2 n d): in sorted order the values nearest to any place are a
+    window. No worker weights.
     """
 
     name = "phocas"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise, distances
+from gyroscope._linalg import distances, matrix
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 
 
@@ -52,7 +52,7 @@ class SafeGuard(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         age = int(context.state["age"]) if context.state else 0
         good = context.state["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
-        present = blockwise.squared_lengths(rows).isfinite()
+        present = matrix.squared_lengths(rows).isfinite()
         sums = {}
         near = present
         for window, rounds in (("short", self.short), ("long", self.long)):
@@ -62,7 +62,7 @@ class SafeGuard(ContextualRule):
         kept = good & near
         kept = torch.where(kept.any(), kept, near)  # if nobody would be left, only this round's distances count
         chosen = kept.to(torch.float64)
-        vector = blockwise.combined(rows, chosen.unsqueeze(0), chosen.sum().unsqueeze(0))[0]
+        vector = matrix.combined(rows, chosen.unsqueeze(0), chosen.sum().unsqueeze(0))[0]
         for window in sums:
             sums[window] = torch.where(present.unsqueeze(1), sums[window], sums[window] + vector)
         state = {**sums, "good": kept | (good & ~present), "age": torch.tensor(age + 1)}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules._selected_mean import equal_weights, weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
@@ -74,7 +74,7 @@ class SignGuard(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
-        lengths = blockwise.squared_lengths(rows).sqrt_()
+        lengths = matrix.squared_lengths(rows).sqrt_()
         limit = lengths.sort().values[(n - 1) // 2]
         finite = lengths.isfinite()
         usual = finite & (lengths >= self.lower * limit) & (lengths <= self.upper * limit)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, InfeasibleError, RowsError
 from gyroscope._core.foreign_text import quoted
-from gyroscope._linalg import distances, flat_parameters, matrix
+from gyroscope._linalg import flat_parameters, matrix
 from gyroscope.rules.average import Average
 from gyroscope.rules.base import Aggregate, Rule, RuleContext, refuse_trusted
 from gyroscope.rules.median import Median
@@ -131,7 +131,7 @@ def aggregate(
         start = _flat(reference, keys, rows)
         rows -= start
     result = _apply(chosen, rows, f, weighting, seed)
-    away = distances.squared_distances_to(rows, result.vector).sqrt().tolist()
+    away = matrix.squared_lengths(rows, result.vector).sqrt().tolist()
     vector = result.vector if reference is None else result.vector + start
     pieces = dict(zip(keys, flat_parameters.split_like(vector, [home[key] for key in keys]), strict=True))
     state_dict = {
@@ -140,14 +140,10 @@ def aggregate(
         )
         for key, value in home.items()
     }
-    facts = zip(
-        names,
-        problems,
-        _relative(away, problems),
-        _listed(result.weight, len(names)),
-        _listed(weighting, len(names)),
-        strict=True,
-    )
+    none = [None] * len(names)
+    shares = none if result.weight is None else result.weight.tolist()
+    capped = none if weighting is None else weighting.tolist()
+    facts = zip(names, problems, _relative(away, problems), shares, capped, strict=True)
     report = AggregationReport(str(chosen), f, tuple(ParticipantReport(*each) for each in facts))
     return AggregatedState(state_dict, report)
 
@@ -258,11 +254,18 @@ def _flat(state_dict: StateDict, keys: Sequence[str], like: Tensor) -> Tensor:
 
 def _apply(rule: Rule, rows: Tensor, f: int, weights: Tensor | None, seed: int) -> Aggregate:
     """The rule's result, weighted if there are weights."""
-    if weights is not None:
-        return _weighted(rule, rows, f, weights)
-    if rows.shape[1] == 0:  # integers only: there is nothing to ask the rule
+    if weights is None and rows.shape[1] == 0:  # integers only: there is nothing to ask the rule
         return Aggregate(rows.new_empty(0), None)
-    return rule(rows, f, RuleContext(seed=seed))
+    if weights is None:
+        return rule(rows, f, RuleContext(seed=seed))
+    weights = weights.to(rows.device)
+    counted = weights > 0
+    if not counted.all():  # 0 * NaN would be NaN
+        rows = rows[counted]
+    vector = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for columns, block in matrix.blocks(rows):
+        vector[columns] = _WEIGHTED[type(rule)](block, weights[counted], f).to(rows.dtype)
+    return Aggregate(vector, weights if isinstance(rule, Average) else None)
 
 
 def _lower_median(tensors: Sequence[Tensor]) -> Tensor:
@@ -281,10 +284,6 @@ def _relative(distances: Sequence[float], problems: Sequence[str]) -> list[float
         math.inf if problem else 0.0 if distance == 0 else ratio
         for problem, distance, ratio in zip(problems, distances, relative, strict=True)
     ]
-
-
-def _listed(values: Tensor | None, count: int) -> list[float | None]:
-    return [None] * count if values is None else list(values.tolist())
 
 
 def _weighting(weights: Any, names: Sequence[int | str], rule: Rule, f: int) -> Tensor:
@@ -331,10 +330,6 @@ def _capped(weights: Tensor, f: int) -> Tensor:
     return weights
 
 
-def _mean(block: Tensor, weights: Tensor, f: int) -> Tensor:
-    return weights @ block
-
-
 def _median(block: Tensor, weights: Tensor, f: int) -> Tensor:
     """The smallest value of each column at which the values up to it weigh half of all."""
     ordered, order = block.sort(dim=0)  # NaN last
@@ -354,19 +349,8 @@ def _trimmed_mean(block: Tensor, weights: Tensor, f: int) -> Tensor:
 
 
 _WEIGHTED: Mapping[type[Rule], Callable[[Tensor, Tensor, int], Tensor]] = {
-    Average: _mean,
+    Average: lambda block, weights, f: weights @ block,
     Median: _median,
     TrimmedMean: _trimmed_mean,
 }
 """The rules with a weighted form, which takes float64 columns of the rows, their weights and f."""
-
-
-def _weighted(rule: Rule, rows: Tensor, f: int, weights: Tensor) -> Aggregate:
-    weights = weights.to(rows.device)
-    counted = weights > 0
-    if not counted.all():  # 0 * NaN would be NaN
-        rows = rows[counted]
-    vector = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for columns, block in matrix.blocks(rows):
-        vector[columns] = _WEIGHTED[type(rule)](block, weights[counted], f).to(rows.dtype)
-    return Aggregate(vector, weights if isinstance(rule, Average) else None)

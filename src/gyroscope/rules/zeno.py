@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules._selected_mean import mean_of_best
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, trusted_gradient
 
@@ -42,5 +42,5 @@ class Zeno(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)
-        costs = self.rho * blockwise.squared_lengths(rows) - blockwise.products(rows, trusted)
+        costs = self.rho * matrix.squared_lengths(rows) - matrix.products(rows, trusted)
         return mean_of_best(rows, costs.nan_to_num(nan=torch.inf, posinf=torch.inf), rows.shape[0] - f), {}

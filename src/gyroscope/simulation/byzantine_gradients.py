@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -32,46 +33,37 @@ class ByzantineGradients:
             make_momentum: how to make their momentum, where they accumulate as the honest workers do.
         """
         self.honest, self.byzantine, self.make_momentum = honest, byzantine, make_momentum
-        self._workers: dict[bool, SimulatedWorkers] = {}
-        self._momentum: dict[bool, WorkerMomentum] = {}
+        self._made: dict[bool, tuple[SimulatedWorkers, WorkerMomentum | None]] = {}
 
     def at(self, step: int) -> Callable[[bool], Tensor]:
         """Return a function from `flipped` to this round's (f, d) rows; asking twice accumulates once."""
-        known: dict[bool, Tensor] = {}
-
-        def rows(flipped: bool = False) -> Tensor:
-            if flipped not in known:
-                known[flipped] = self._rows(step, flipped)
-            return known[flipped].clone()
-
-        return rows
+        compute_once = functools.cache(functools.partial(self._rows, step))
+        return lambda flipped: compute_once(flipped).clone()
 
     def _rows(self, step: int, flipped: bool) -> Tensor:
+        workers, momentum = self._of(flipped)
         with unchanged_buffers(self.honest.model):
-            _, sampled = self._of(flipped).sample(step)
-        return sampled if self.make_momentum is None else self._momentum_of(flipped).update(sampled)
+            _, sampled = workers.sample(step)
+        return sampled if momentum is None else momentum.update(sampled)
 
-    def _of(self, flipped: bool) -> SimulatedWorkers:
-        if flipped not in self._workers:
+    def _of(self, flipped: bool) -> tuple[SimulatedWorkers, WorkerMomentum | None]:
+        if flipped not in self._made:
             relabel = flip(self.honest.data.targets) if flipped else None
-            self._workers[flipped] = self.honest.beside(self.byzantine, relabel)
-        return self._workers[flipped]
-
-    def _momentum_of(self, flipped: bool) -> WorkerMomentum:
-        if flipped not in self._momentum:
-            assert self.make_momentum is not None
-            self._momentum[flipped] = self.make_momentum()
-        return self._momentum[flipped]
+            momentum = None if self.make_momentum is None else self.make_momentum()
+            self._made[flipped] = self.honest.beside(self.byzantine, relabel), momentum
+        return self._made[flipped]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the Byzantine workers' momentum."""
-        return {str(flipped): momentum.state_dict() for flipped, momentum in self._momentum.items()}
+        return {str(flipped): momentum.state_dict() for flipped, (_, momentum) in self._made.items() if momentum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
         for flipped in (False, True):
             if str(flipped) in state:
-                self._momentum_of(flipped).load_state_dict(state[str(flipped)])
+                _, momentum = self._of(flipped)
+                assert momentum is not None
+                momentum.load_state_dict(state[str(flipped)])
 
 
 def flip(targets: Tensor) -> Callable[[Tensor], Tensor]:

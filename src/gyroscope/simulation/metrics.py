@@ -81,20 +81,8 @@ def measure(
         "attack": _attack_deviation(played.attack),
         "aggregate": products.norm("away"),
     }
-    curvature, trajectory = None, state.trajectory
-    if of_sampled:
-        known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
-        curvature, trajectory = theory.advance(
-            state.trajectory, of_sampled.mean, 0.0 if h == 1 else sigma, played.mu, known
-        )
-    ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
-
-    row: dict[str, Number] = {
-        "step": played.step,
-        "lr": played.lr,
-        "mu": played.mu,
-        "loss": _mean_loss(played.losses),
-    }
+    row: dict[str, Number] = dict.fromkeys(COLUMNS)
+    row.update(step=played.step, lr=played.lr, mu=played.mu, loss=_mean_loss(played.losses))
     for name in VECTORS:
         row[f"{name}_norm"] = products.norm(name)
         row[f"{name}_deviation"] = deviations[name]
@@ -104,16 +92,19 @@ def measure(
     for name in VECTORS:
         row[f"cosine_{name}_previous"] = products.cosine(name, f"{name}, before")
     row["ratio_sampled"] = _ratio(deviations["sampled"], products.norm("sampled"))
-    row["ratio_sent"] = ratio_sent
+    row["ratio_sent"] = ratio_sent = _ratio(deviations["sent"], products.norm("sent"))
     row["ratio_bound"] = ratio_bound
     row["condition_holds"] = None if ratio_bound is None or ratio_sent is None else ratio_sent < ratio_bound
-    row["straightness"] = curvature.straightness if curvature else None
-    row["omega"] = curvature.omega if curvature else None
-    row["lambda"] = curvature.lambda_ if curvature else None
-    row["decrease_holds"] = curvature.decreases if curvature else None
-    row["at_workers"] = None
+    trajectory = state.trajectory
+    if of_sampled:
+        known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
+        sigma = 0.0 if h == 1 else sigma
+        curvature, trajectory = theory.advance(trajectory, of_sampled.mean, sigma, played.mu, known)
+        row["straightness"], row["omega"] = curvature.straightness, curvature.omega
+        row["lambda"], row["decrease_holds"] = curvature.lambda_, curvature.decreases
     row["distance_from_start"] = products.norm("travelled")
-    row["byzantine_share"] = _byzantine_share(played.update.weight, played.honest)
+    if played.update.weight is not None:
+        row["byzantine_share"] = float(played.update.weight[played.honest :].sum())
     row.update(played.extra)
     return row, MetricsState(state.start, trajectory, _kept(vectors))
 
@@ -193,7 +184,3 @@ def _ratio(deviation: float | None, norm: float | None) -> float | None:
 def _finite_or_none(value: float) -> float | None:
     """NaN means that the quantity does not exist here: an empty cell. An infinity is a value."""
     return None if math.isnan(value) else value
-
-
-def _byzantine_share(weight: Tensor | None, honest: int) -> float | None:
-    return None if weight is None else float(weight[honest:].sum())

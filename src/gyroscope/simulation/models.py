@@ -7,14 +7,14 @@ from torch import nn
 
 def mlp(inputs: int, hidden: int = 100, classes: int = 10, relu_outputs: bool = False) -> nn.Sequential:
     """Return (inputs)-L(hidden)-R-L(classes)-S; with `relu_outputs` a further R before S, as in the paper's text."""
-    layers = [
+    return nn.Sequential(
         nn.Flatten(),
         nn.Linear(inputs, hidden),
         nn.ReLU(),
         nn.Linear(hidden, classes),
         *[nn.ReLU()] * relu_outputs,
-    ]
-    return nn.Sequential(*layers, nn.LogSoftmax(dim=1))
+        nn.LogSoftmax(dim=1),
+    )
 
 
 def cnn(width: float = 1.0, classes: int = 10) -> nn.Sequential:
@@ -26,15 +26,10 @@ def cnn(width: float = 1.0, classes: int = 10) -> nn.Sequential:
     narrow, wide = max(1, round(64 * width)), max(1, round(128 * width))
 
     layers: list[nn.Module] = []
-    for channels_in, channels_out, shrink in (
-        (3, narrow, False),
-        (narrow, narrow, True),
-        (narrow, wide, False),
-        (wide, wide, True),
-    ):
-        layers += [nn.Conv2d(channels_in, channels_out, kernel_size=3, padding=1)]
-        layers += [nn.ReLU(), nn.BatchNorm2d(channels_out)]
-        layers += [nn.MaxPool2d(2), nn.Dropout(0.25)] if shrink else []
+    for channels_in, channels in ((3, narrow), (narrow, wide)):
+        for inputs in (channels_in, channels):
+            layers += [nn.Conv2d(inputs, channels, kernel_size=3, padding=1), nn.ReLU(), nn.BatchNorm2d(channels)]
+        layers += [nn.MaxPool2d(2), nn.Dropout(0.25)]
     return nn.Sequential(
         *layers,
         nn.Flatten(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,12 +62,10 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class BuiltinTask(ABC):
+class BuiltinTask(registry.Named):
     """A built-in task: its settings are known before its data is loaded."""
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str] = "-"
+    kind_in_errors = "task"
     defaults: ClassVar[Defaults]
 
     @abstractmethod
@@ -75,7 +73,7 @@ class BuiltinTask(ABC):
         """Return the task with its data, from the folder or from where `load_raw` finds it."""
 
     def _task(self, model: Callable[[], nn.Module], train: Split, test: Split) -> Task:
-        return Task(model, train, test, defaults=self.defaults, name=registry.text(self))
+        return Task(model, train, test, defaults=self.defaults, name=str(self))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,9 +150,6 @@ class Cifar10(BuiltinTask):
 
     means: ClassVar[tuple[float, ...]] = (0.4914, 0.4822, 0.4465)
     stds: ClassVar[tuple[float, ...]] = (0.2023, 0.1994, 0.2010)
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
 
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
         raw = load_raw("cifar10", folder, progress)

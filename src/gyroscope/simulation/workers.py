@@ -45,12 +45,8 @@ class GradientTransform(NamedTuple):
     """The largest norm of a row."""
 
 
-class Gradients(Protocol):
-    """Compute every worker's row into `out` (h, d), and return the workers' losses (h,)."""
-
-    def __call__(
-        self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor
-    ) -> Tensor: ...
+Gradients = Callable[[Inputs, Tensor, Noise, GradientTransform, Tensor], Tensor]
+"""Computes every worker's row into the last argument, (h, d), and returns the workers' losses, (h,)."""
 
 
 class Workers(Protocol):
@@ -113,14 +109,12 @@ class SimulatedWorkers:
         self.clip, self.l2, self.l2_form = clip, l2, l2_form
         self.dealing, self.among, self.shards = batches, among or count, shards
         self.gradients = choose(model, loss)
-        self._group = self._group_size()
 
     def beside(self, count: int, relabel: Callable[[Tensor], Tensor] | None = None) -> SimulatedWorkers:
         """Return more workers, numbered after these, with batches of their own, at the same model and data."""
         more = copy.copy(self)
         more.first, more.count, more.relabel = self.first + self.count, count, relabel
         more.among = self.among + count
-        more._group = more._group_size()
         return more
 
     def _group_size(self) -> int:
@@ -132,7 +126,7 @@ class SimulatedWorkers:
     def alone(self, worker: int) -> SimulatedWorkers:
         """Return one of these workers by itself, at the same model and with the batches that it has among all."""
         one = copy.copy(self)
-        one.first, one.count, one._group = self.first + worker, 1, 1
+        one.first, one.count = self.first + worker, 1
         return one
 
     def ask(self, step: int) -> None:
@@ -143,8 +137,9 @@ class SimulatedWorkers:
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
-        for start in range(0, self.count, self._group):
-            own = rows[start : start + self._group]
+        group = self._group_size()
+        for start in range(0, self.count, group):
+            own = rows[start : start + group]
             workers = range(self.first + start, self.first + start + len(own))
             inputs, targets = self.batches(step, workers)
             if self.relabel is not None:

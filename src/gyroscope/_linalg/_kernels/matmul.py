@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import addresses, flat
 from gyroscope._linalg.indexed_batch import IndexedBatch
 
 IGNORED = -100
@@ -40,13 +40,9 @@ def linear(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> Tensor:
     """Return (samples, n) inputs times the transpose of the layer's (m, n) weights, plus its bias."""
     rows, index, samples = _samples(inputs, layer)
     out = rows.new_empty(samples, layer.m)
-    bounds = threads.pieces(layer.n, samples, compiled.matmul_loops.ROWS)
-    arrays = flat(rows), index, *layer.arrays, out.view(-1).numpy()
-
-    def work(begin: int, end: int) -> None:
-        compiled.matmul_loops.linear(*arrays, bounds[begin], bounds[end], layer.n, layer.m)
-
-    threads.spread(work, len(bounds) - 1)
+    loops = compiled.matmul_loops
+    bounds = threads.pieces(layer.n, samples, loops.ROWS)
+    threads.spread_pieces(loops.linear, bounds, flat(rows), index, *layer.arrays, flat(out), layer.n, layer.m)
     return out
 
 
@@ -90,15 +86,9 @@ def classify(
     found = Classified(*(rows.new_empty(samples, *width) for width in ((), (first.m,), (first.m,), (c,))))
     given = flat(rows), index, *first.arrays, *last.arrays, *back.arrays
     truth = flat(targets.contiguous()), flat(shares.contiguous())
-    results = flat(found.losses), flat(found.hidden), flat(found.grad_preactivation), flat(found.grad_logits)
+    arrays = *given, *truth, *map(flat, found)
     bounds = threads.pieces(first.n, samples, compiled.matmul_loops.ROWS)
-
-    def work(begin: int, end: int) -> None:
-        compiled.matmul_loops.classify(
-            *given, *truth, *results, bounds[begin], bounds[end], first.n, first.m, c, IGNORED
-        )
-
-    threads.spread(work, len(bounds) - 1)
+    threads.spread_pieces(compiled.matmul_loops.classify, bounds, *arrays, first.n, first.m, c, IGNORED)
     return found
 
 
@@ -140,10 +130,7 @@ def check_rows(layers: Sequence[Gradient], shift: Tensor | None, out: Tensor) ->
 
 
 def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float, out: Tensor) -> None:
-    """Write each worker's row of `out` (h, d): the gradients of its layers' weights and biases, one after the other.
-
-    Each row is then shifted and clipped like `shift_and_clip` does.
-    """
+    """Write each worker's gradients to its row of `out` (h, d), then shift and clip the row (see the plain path)."""
     check_rows(layers, shift, out)
     (h, d), b = out.shape, layers[0].grad_output.shape[1]
     if out.stride(1) != 1 and d > 1:
@@ -151,17 +138,14 @@ def gradient_rows(layers: Sequence[Gradient], shift: Tensor | None, limit: float
     grad_outputs = [layer.grad_output.contiguous() for layer in layers]
     inputs, indices = zip(*(_parts(layer.inputs) for layer in layers), strict=True)
     rows = flat(out)
-    addresses: tuple[Any, Any, Any] = _addresses(grad_outputs), _addresses(inputs), _addresses(indices)
     shapes = np.array(
         [(layer.m, layer.n, layer.has_bias, values.numel()) for layer, values in zip(layers, inputs, strict=True)]
     )
     vector = rows[:0] if shift is None else flat(shift.contiguous())
-    like, stride = rows[:0], out.stride(0)
-
-    def work(begin: int, end: int) -> None:
-        compiled.matmul_loops.rows_by_worker(*addresses, shapes, like, rows, stride, d, begin, end, b, vector, limit)
-
-    threads.spread_rows(work, h, max(d, *(b * layer.n for layer in layers)))
+    layout = *map(addresses, (grad_outputs, inputs, indices)), shapes
+    size = max(d, *(b * layer.n for layer in layers))
+    target = rows[:0], rows, out.stride(0), d
+    threads.spread_rows(compiled.matmul_loops.rows_by_worker, h, size, *layout, *target, b, vector, limit)
 
 
 def _samples(inputs: Tensor | IndexedBatch, layer: PackedLayer) -> tuple[Tensor, Any, int]:
@@ -195,8 +179,3 @@ def _parts(values: Tensor | IndexedBatch) -> tuple[Tensor, Tensor | None]:
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(rows):
         raise IndexError(f"sample indices must be from 0 to {len(rows) - 1}, got {numbers.min()} to {numbers.max()}")
     return rows, index
-
-
-def _addresses(tensors: Sequence[Tensor | None]) -> Any:
-    """Return addresses: numba would compile anew for each number of arrays. The caller keeps the memory alive."""
-    return np.array([0 if each is None else each.data_ptr() for each in tensors], dtype=np.int64)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import flat
 
 _SMALL = 2.0**-100
 """Below this mean square per column, float32 squares may have underflowed."""
@@ -25,9 +25,11 @@ def squared_distances(rows: Tensor) -> Tensor:
 
     If the last rows are copies of one another, as those of colluders in a simulation are, they cost as much as one.
     """
-    n = rows.shape[0]
-    distinct = n - _copies_at_the_end(rows) + 1
-    bounds = threads.pieces(n, rows.shape[1], 256, most=32)  # a multiple of the kernels' WIDTH
+    n, d = rows.shape
+    # Rows that differ do so within a few columns, so the search costs next to nothing where there are no copies.
+    bits = flat(rows).view(np.int32 if rows.dtype == torch.float32 else np.int64)
+    distinct = n + 1 - int(compiled.pairwise_loops.copies_at_the_end(bits, n, rows.stride(0), d))
+    bounds = threads.pieces(n, d, 256, most=32)  # a multiple of the kernels' WIDTH
     table = _squares(rows[:distinct], bounds)
     if distinct < n:
         index = np.minimum(np.arange(n), distinct - 1)
@@ -37,16 +39,6 @@ def squared_distances(rows: Tensor) -> Tensor:
             table[distinct - 1 :, distinct - 1 :] = np.inf
             np.fill_diagonal(table, 0)
     return torch.from_numpy(table)
-
-
-def _copies_at_the_end(rows: Tensor) -> int:
-    """Return how many of the last rows have the same bits, the last one included.
-
-    Rows that differ do so within a few columns, so the search costs next to nothing where there are no copies.
-    """
-    n, d = rows.shape
-    words = flat(rows).view(np.int32 if rows.dtype == torch.float32 else np.int64)
-    return int(compiled.pairwise_loops.copies_at_the_end(words, n, rows.stride(0), d))
 
 
 def _squares(rows: Tensor, bounds: Int64Array) -> Float64Array:
@@ -88,14 +80,8 @@ def _repair(table: Float64Array, rows: Tensor, bounds: Int64Array) -> None:
 
 def _by_piece(kernel: Callable[..., None], rows: Tensor, bounds: Int64Array, which: Any, size: int) -> Float64Array:
     """Return what a kernel computes for each piece of the columns, one row per piece."""
-    n = rows.shape[0]
     totals = np.zeros((len(bounds) - 1, size))
-    matrix, stride = flat(rows), rows.stride(0)
-
-    def work(begin: int, end: int) -> None:
-        kernel(matrix, n, stride, bounds, begin, end, which, totals)
-
-    threads.spread(work, len(totals))
+    threads.spread(kernel, len(totals), flat(rows), rows.shape[0], rows.stride(0), bounds, which, totals)
     return totals
 
 

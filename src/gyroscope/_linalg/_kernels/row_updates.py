@@ -1,4 +1,4 @@
-"""Kernels that copy or change a matrix row by row. Plain paths: gyroscope._linalg.matrix and .accumulate."""
+"""Kernels that copy or change a matrix row by row. Plain paths: _linalg.matrix, momentum.worker_momentum."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import flat
 
 
 def copy_finite(source: Tensor, target: Tensor) -> bool:
@@ -20,13 +20,9 @@ def copy_finite(source: Tensor, target: Tensor) -> bool:
 def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     """Add a vector to every row, then scale every row whose norm exceeds the limit to that norm. In place."""
     n, d = rows.shape
-    matrix, stride = flat(rows), rows.stride(0)
+    matrix = flat(rows)
     vector = matrix[:0] if shift is None else flat(shift)
-
-    def work(begin: int, end: int) -> None:
-        compiled.row_loops.shift_and_clip(matrix, stride, d, begin, end, vector, limit)
-
-    threads.spread_rows(work, n, d)
+    threads.spread_rows(compiled.row_loops.shift_and_clip, n, d, matrix, rows.stride(0), d, vector, limit)
 
 
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
@@ -37,29 +33,18 @@ def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -
     n, d = memory.shape
     if n == 1 and threads.is_large(1, d):
         return None if accumulate_row(memory, gradient, mu, gain) else torch.zeros(1, dtype=torch.bool)
-    target, stride, added, added_stride = flat(memory), memory.stride(0), flat(gradient), gradient.stride(0)
+    matrices = flat(memory), memory.stride(0), flat(gradient), gradient.stride(0)
     finite = np.empty(n, np.bool_)
-
-    def work(begin: int, end: int) -> None:
-        compiled.row_loops.accumulate(target, stride, added, added_stride, d, begin, end, mu, gain, finite)
-
-    threads.spread_rows(work, n, d)
+    threads.spread_rows(compiled.row_loops.accumulate, n, d, *matrices, d, mu, gain, finite)
     return None if finite.all() else torch.from_numpy(finite)
 
 
 def accumulate_row(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> bool:
     """Accumulate a single row, whose columns the threads share: all of them check their sums before one writes."""
-    target, added = flat(memory), flat(gradient)
-    bounds = threads.pieces(1, target.size, 16)
+    sums = flat(memory), flat(gradient), mu, gain
+    bounds = threads.pieces(1, memory.numel(), 16)
     finite = np.empty(len(bounds) - 1, np.bool_)
-
-    def check(begin: int, end: int) -> None:
-        compiled.row_loops.check_sums(target, added, bounds, begin, end, mu, gain, finite)
-
-    def write(begin: int, end: int) -> None:
-        compiled.row_loops.write_sums(target, added, bounds[begin], bounds[end], mu, gain)
-
-    threads.spread(check, len(finite))
+    threads.spread(compiled.row_loops.check_sums, len(finite), *sums, bounds, finite)
     if finite.all():
-        threads.spread(write, len(finite))
+        threads.spread_pieces(compiled.row_loops.write_sums, bounds, *sums)
     return bool(finite.all())

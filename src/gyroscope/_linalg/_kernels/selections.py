@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, sorting_networks, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import flat
 
 _WIDTH = 96
 """Columns per block: a multiple of four vectors. Narrower blocks have more overhead, wider ones of some 50 rows do not
@@ -67,15 +67,10 @@ def _columns(
     """Return what the kernel `columns` computes: a row for each rank, or one row."""
     n, d = rows.shape
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
-    bounds = threads.pieces(n, d, _WIDTH)
-    matrix, stride, target = flat(rows), rows.stride(0), out.view(-1).numpy()
-    wanted = (np.array(ranks, dtype=np.int64), first, last, nearest)
-    fixed: tuple[Any, ...] = (_WIDTH, *network, *wanted, *_sparse(shares, matrix.dtype), target)
-
-    def work(begin: int, end: int) -> None:
-        compiled.selection_loops.columns(matrix, n, stride, bounds[begin], bounds[end], *fixed)
-
-    threads.spread(work, len(bounds) - 1)
+    matrix = flat(rows)
+    wanted = np.array(ranks, dtype=np.int64), first, last, nearest, *_sparse(shares, matrix.dtype)
+    arguments = matrix, n, rows.stride(0), _WIDTH, *network, *wanted, flat(out)
+    threads.spread_pieces(compiled.selection_loops.columns, threads.pieces(n, d, _WIDTH), *arguments)
     return out
 
 

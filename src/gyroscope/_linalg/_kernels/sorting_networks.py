@@ -52,16 +52,16 @@ class ComparatorNetwork(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def sorting(n: int, first: int, last: int) -> ComparatorNetwork:
     """Return a network that sorts n wires so far that the ranks first, ..., last - 1 are right."""
-    leaves, runs = _leaves(n, 1)
+    runs = _runs(n, 1)
     merges: list[Merge] = []
     order = _merge_all(runs, merges)
-    return _network(leaves, _needed(merges, set(order[first:last])), order, [], [])
+    return _network(runs, _needed(merges, set(order[first:last])), order, [], [])
 
 
 @functools.lru_cache(maxsize=256)
 def selection(n: int, ranks: tuple[int, ...]) -> ComparatorNetwork:
     """Return a network that finds the values of some ranks (from 0) among n wires."""
-    leaves, runs = _leaves(n, 2)  # a selection crosses two runs
+    runs = _runs(n, 2)  # a selection crosses two runs
     merges: list[Merge] = []
     half = (len(runs) + 1) // 2
     left = _merge_all(runs[:half], merges)
@@ -76,7 +76,7 @@ def selection(n: int, ranks: tuple[int, ...]) -> ComparatorNetwork:
             candidates.append((ends[0], ends[-1]))
         bounds.append(len(candidates))
     wanted = {wire for pair in candidates for wire in pair}
-    return _network(leaves, _needed(merges, wanted), [], candidates, bounds)
+    return _network(runs, _needed(merges, wanted), [], candidates, bounds)
 
 
 _SHORT = (
@@ -127,12 +127,11 @@ def _exchange_sort(n: int) -> list[Comparator]:
     return comparators
 
 
-def _leaves(n: int, least: int) -> tuple[list[Comparator], list[list[int]]]:
+def _runs(n: int, least: int) -> list[list[int]]:
     """Split n wires into the fewest runs of nearly equal length, but at least `least` runs where n allows."""
     count = max(-(-n // LEAF), min(n, least))
     bounds = [n * i // count for i in range(count + 1)]
-    spans = list(itertools.pairwise(bounds))
-    return [(start, end - start) for start, end in spans], [list(range(start, end)) for start, end in spans]
+    return [list(range(start, end)) for start, end in itertools.pairwise(bounds)]
 
 
 def _merge_all(runs: list[list[int]], merges: list[Merge]) -> list[int]:
@@ -178,7 +177,7 @@ def _needed(merges: list[Merge], wanted: Collection[int]) -> list[Merge]:
 
 
 def _network(
-    leaves: list[Comparator], merges: list[Merge], order: list[int], candidates: list[Comparator], bounds: list[int]
+    runs: list[list[int]], merges: list[Merge], order: list[int], candidates: list[Comparator], bounds: list[int]
 ) -> ComparatorNetwork:
     def array(values: Sequence[object], *width: int) -> NDArray[np.int64]:
         return np.array(values, dtype=np.int64).reshape(-1, *width)
@@ -187,6 +186,7 @@ def _network(
     starts = itertools.accumulate((len(each) for each in wires), initial=0)
     sizes = [(start, len(left), len(right)) for start, (left, right) in zip(starts, merges, strict=False)]
     flat_wires = [wire for each in wires for wire in each]
+    leaves = [(run[0], len(run)) for run in runs]
     return ComparatorNetwork(
         array(leaves, 2), array(sizes, 3), array(flat_wires), array(order), array(candidates, 2), array(bounds)
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import compiled, threads
-from gyroscope._linalg._kernels.arrays import flat
+from gyroscope._linalg._kernels.compiled import addresses, flat
 
 Vector = Tensor | tuple[Tensor, Tensor]
 """A vector, or the difference of two."""
@@ -44,12 +44,7 @@ def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
     means, deviations = (torch.empty(size, dtype=rows.dtype) for size in (d, d if std else 0))
     squares = np.zeros(len(bounds) - 1)
     arrays = means.numpy(), deviations.numpy(), squares
-    matrix, stride = flat(rows), rows.stride(0)
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.moments(matrix, n, stride, bounds, begin, end, *arrays)
-
-    threads.spread(work, len(squares))
+    threads.spread(compiled.sum_loops.moments, len(squares), flat(rows), n, rows.stride(0), bounds, *arrays)
     return ColumnMoments(means, deviations if std else None, float(squares.sum()))
 
 
@@ -61,12 +56,8 @@ def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
         raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {indices.tolist()}")
     bounds = threads.pieces(indices.size, d, compiled.lanes.WIDE)
     out = torch.empty(d, dtype=rows.dtype)
-    matrix, stride, target = flat(rows), rows.stride(0), out.numpy()
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.mean_of(matrix, indices, n, stride, bounds[begin], bounds[end], target)
-
-    threads.spread(work, len(bounds) - 1)
+    arguments = flat(rows), indices, n, rows.stride(0), out.numpy()
+    threads.spread_pieces(compiled.sum_loops.mean_of, bounds, *arguments)
     return out
 
 
@@ -85,16 +76,8 @@ def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None 
     which = which.reshape(-1, 2)
     bounds = threads.pieces(k, d, compiled.sum_loops.WIDTH)
     norms, most, dots = (np.zeros((len(bounds) - 1, size)) for size in (k, k, len(which)))
-    # Addresses, because numba would compile anew for each number of arrays. `vectors` keeps the memory alive.
-    minuends, subtrahends = np.array(
-        [[0 if part is None else part.data_ptr() for part in each] for each in differences], dtype=np.int64
-    ).T.copy()
-    like = flat(first)
-
-    def work(begin: int, end: int) -> None:
-        compiled.sum_loops.products(minuends, subtrahends, like, bounds, begin, end, which, norms, dots, most)
-
-    threads.spread(work, len(dots))
+    arguments = *map(addresses, zip(*differences, strict=True)), flat(first), bounds, which, norms, dots, most
+    threads.spread(compiled.sum_loops.products, len(dots), *arguments)
     table = np.full((k, k), np.nan)
     table[which[:, 0], which[:, 1]] = table[which[:, 1], which[:, 0]] = dots.sum(axis=0)
     np.fill_diagonal(table, norms.sum(axis=0))

@@ -42,14 +42,14 @@ def pieces(n: int, d: int, multiple: int, most: int = 256) -> Any:
     return np.array([*range(0, d, width), d], dtype=np.int64)
 
 
-def spread(work: Callable[[int, int], object], count: int) -> None:
-    """Call work(begin, end) for ranges that together are 0, ..., count - 1, on the calling thread and on others.
+def spread(work: Callable[..., object], count: int, *arguments: Any) -> None:
+    """Call work(*arguments, begin, end) for ranges that together are 0, ..., count - 1, on this and other threads.
 
     Every call costs some microseconds: a single thread gets the whole range at once, others get _SHARES parts each.
     """
     threads = min(torch.get_num_threads(), count)
     if threads <= 1:
-        work(0, count)
+        work(*arguments, 0, count)
         return
     step = -(-count // (threads * _SHARES))
     numbers = itertools.count(0, step)  # next() is atomic: each thread takes the next part when it is done
@@ -58,7 +58,7 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
     def share() -> None:
         try:
             while not failures and (number := next(numbers)) < count:
-                work(number, min(number + step, count))
+                work(*arguments, number, min(number + step, count))
         except BaseException as failure:  # the calling thread raises it again
             failures.append(failure)
 
@@ -71,12 +71,17 @@ def spread(work: Callable[[int, int], object], count: int) -> None:
         raise failures[0]
 
 
-def spread_rows(work: Callable[[int, int], object], n: int, d: int) -> None:
-    """Call work(begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is not large."""
+def spread_pieces(work: Callable[..., object], bounds: Any, *arguments: Any) -> None:
+    """Call work(*arguments, begin, end) for ranges of columns that begin and end at the bounds of `pieces`."""
+    spread(lambda first, last: work(*arguments, bounds[first], bounds[last]), len(bounds) - 1)
+
+
+def spread_rows(work: Callable[..., object], n: int, d: int, *arguments: Any) -> None:
+    """Call work(*arguments, begin, end) for ranges of the rows of an (n, d) matrix: all at once if it is not large."""
     if is_large(n, d):
-        spread(work, n)
+        spread(work, n, *arguments)
     else:
-        work(0, n)
+        work(*arguments, 0, n)
 
 
 def is_large(n: int, d: int) -> bool:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import RuleContext
-from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
+from gyroscope.rules.composition import Preaggregation, Prepared
 from gyroscope.rules.preaggregations.clip import shortened
 
 
@@ -38,7 +38,7 @@ class ARC(Preaggregation):
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
         n = rows.shape[0]
-        lengths = blockwise.squared_lengths(rows).sqrt_()
+        lengths = matrix.squared_lengths(rows).sqrt_()
         k = 2 * f * (n - f) // n
         next_longest = lengths.sort(descending=True).values[k]
-        return Prepared(shortened(rows, lengths, next_longest.expand(n)), own_shares(rows))
+        return shortened(rows, lengths, next_longest.expand(n))

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import RuleContext
-from gyroscope.rules.composition import Preaggregation, Prepared, own_shares
+from gyroscope.rules.composition import Preaggregation, Prepared
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Clip(Preaggregation):
     }
 
     def prepare(self, rows: Tensor, f: int, context: RuleContext) -> Prepared:
-        lengths = blockwise.squared_lengths(rows).sqrt_()
-        limit = torch.full_like(lengths, float(self.norm))
-        return Prepared(shortened(rows, lengths, limit), own_shares(rows))
+        lengths = matrix.squared_lengths(rows).sqrt_()
+        return shortened(rows, lengths, torch.full_like(lengths, float(self.norm)))
 
 
-def shortened(rows: Tensor, lengths: Tensor, limit: Tensor) -> Tensor:
-    """Return the rows, none longer than the limit; zeros for a row of infinite length."""
+def shortened(rows: Tensor, lengths: Tensor, limit: Tensor) -> Prepared:
+    """Return the rows, none longer than the limit, each its own worker's; zeros for a row of infinite length."""
     factors = torch.where(lengths > limit, limit / lengths, torch.ones_like(lengths))
-    return blockwise.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0))
+    own = torch.eye(len(rows), dtype=torch.float64, device=rows.device)
+    return Prepared(matrix.scaled(rows, factors.masked_fill(lengths.isinf(), 0.0)), own)

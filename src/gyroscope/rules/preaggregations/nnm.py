@@ -7,7 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope._linalg import blockwise
+from gyroscope._linalg import matrix
 from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
@@ -51,6 +51,6 @@ class NNM(Preaggregation):
         count = chosen.sum(dim=1)
         alone = (reached.sum(dim=1) == 1).unsqueeze(1)
         # A row without finite distances stays as it is; its line of the product is zero, and no other line includes it.
-        mixed = blockwise.combined(rows, chosen.masked_fill(alone, 0.0), count)
+        mixed = matrix.combined(rows, chosen.masked_fill(alone, 0.0), count)
         torch.where(alone, rows, mixed, out=mixed)
         return Prepared(mixed, chosen / count.unsqueeze(1))

@@ -50,7 +50,9 @@ def _search(dataset: DataSet, folder: Path) -> dict[str, Content]:
     namesake = _named_after(dataset, folder)
     if namesake is not None:
         raise NotHereError(f"its name says that it holds {namesake}, not {dataset.title}")
-    if dataset.kind == "cifar" and _has_pickles(folder):
+    pickles = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
+    places = (folder, folder / "cifar10", folder / "CIFAR10")
+    if dataset.kind == "cifar" and any((place / name).exists() for place in places for name in pickles):
         raise NotHereError("it holds only the pickled Python version; Gyroscope reads the binary version")
     raise NotHereError(f"it holds no {dataset.title} files")
 
@@ -116,11 +118,3 @@ def _foreign_title(dataset: DataSet, contents: dict[str, Content]) -> str | None
 def _lookalikes(dataset: DataSet) -> list[DataSet]:
     """Return the other data sets with the same file names."""
     return [other for other in CATALOGUE.values() if other.kind == dataset.kind and other.name != dataset.name]
-
-
-def _has_pickles(folder: Path) -> bool:
-    return any(
-        (place / name).exists()
-        for place in (folder, folder / "cifar10", folder / "CIFAR10")
-        for name in ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
-    )

@@ -8,7 +8,7 @@ as it would in reality, and an attack on data (label flipping) has data of its o
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -23,16 +23,14 @@ SampleIndices = NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True)
-class Sharding(ABC):
+class Sharding(registry.Named):
     """A way to deal N samples to n workers: every sample to one worker, at least one sample to every worker.
 
     Call `deal`, implement `shares`. A worker draws its batches from its shard with replacement (or pass after pass over
     it, with `batches = "pass"`), so a shard may be smaller than a batch: its samples come several times.
     """
 
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    paper: ClassVar[str] = "-"
+    kind_in_errors = "sharding"
     by_label: ClassVar[bool] = False
     """Whether it looks at the labels: then every sample needs one, as a whole number."""
 
@@ -43,7 +41,12 @@ class Sharding(ABC):
                 f"{len(targets)} samples cannot be dealt to {n} workers such that each holds one: use fewer workers, "
                 "or common data (--shards common)"
             )
-        labels = self._labels(targets) if self.by_label else np.zeros(len(targets), dtype=np.int64)
+        if self.by_label and (targets.dim() != 1 or targets.is_floating_point() or targets.is_complex()):
+            raise ConfigError(
+                f"{self.name} deals samples by label and needs one whole number per sample, got targets of shape "
+                f"{tuple(targets.shape)} and {targets.dtype}: use iid or quantity"
+            )
+        labels = (targets.cpu().numpy() if self.by_label else np.zeros(len(targets))).astype(np.int64)
         stream = np.random.default_rng(random_streams.derive(seed, "shards"))
         shares = self.shares(labels, n, stream)
         dealt = np.sort(np.concatenate(shares))
@@ -59,18 +62,6 @@ class Sharding(ABC):
     @abstractmethod
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         """Return n arrays of sample numbers; together they hold each number below len(labels) once."""
-
-    def __str__(self) -> str:
-        """Return the spec on the command line and in a configuration: `dirichlet:alpha=0.1`."""
-        return registry.text(self)
-
-    def _labels(self, targets: Tensor) -> SampleIndices:
-        if targets.dim() != 1 or targets.is_floating_point() or targets.is_complex():
-            raise ConfigError(
-                f"{self.name} deals samples by label and needs one whole number per sample, got targets of shape "
-                f"{tuple(targets.shape)} and {targets.dtype}: use iid or quantity"
-            )
-        return targets.cpu().numpy().astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,32 +79,48 @@ class Common(Sharding):
         raise ConfigError("common data is not dealt: choose another sharding")
 
 
+class _EqualSizes(Sharding):
+    """Shards of equal size, the fraction gamma of each from shuffled data, the rest from data sorted by label."""
+
+    gamma: float
+
+    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
+        shuffled = stream.permutation(len(labels))
+        alike = round(self.gamma * len(labels))
+        rest = shuffled[alike:]
+        rest = rest[np.argsort(labels[rest], kind="stable")]
+
+        def ends(samples: int) -> SampleIndices:
+            return np.cumsum(samples // n + (np.arange(n) < samples % n))[:-1]
+
+        # Where a number of samples is no multiple of n, the same first workers hold one more, so that none stays empty.
+        first = np.split(shuffled[:alike], ends(alike))
+        second = np.split(rest, ends(len(labels)) - ends(alike))
+        return [np.concatenate(both) for both in zip(first, second, strict=True)]
+
+
 @dataclasses.dataclass(frozen=True)
-class Iid(Sharding):
+class Iid(_EqualSizes):
     """Equal shards of shuffled data. Sizes differ by at most one."""
 
     name = "iid"
     summary = "equal shards of shuffled data"
-
-    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
-        return _similar(labels, n, stream, gamma=1.0)
+    gamma = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Sorted(Sharding):
+class Sorted(_EqualSizes):
     """Equal shards of data that is sorted by label: with as many workers as labels, about one label each."""
 
     name = "sorted"
     summary = "equal shards of data sorted by label: one or two labels each"
     paper = "McMahan et al. 2017"
     by_label = True
-
-    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
-        return _similar(labels, n, stream, gamma=0.0)
+    gamma = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
-class Similarity(Sharding):
+class Similarity(_EqualSizes):
     """A fraction gamma of the data is dealt as by `iid`, the rest as by `sorted`. Sizes differ by at most one."""
 
     gamma: float = registry.number(0.5, "from 0 to 1", lambda gamma: 0 <= gamma <= 1)
@@ -122,12 +129,6 @@ class Similarity(Sharding):
     summary = "a fraction gamma of each shard is shuffled, the rest sorted by label"
     paper = "Hsu et al. 2019, Karimireddy et al. 2020"
     by_label = True
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
-
-    def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
-        return _similar(labels, n, stream, self.gamma)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,9 +145,6 @@ class Quantity(Sharding):
     name = "quantity"
     summary = "shuffled data in unequal shards, their sizes from Dirichlet(alpha)"
     paper = "Li et al. 2022"
-
-    def __post_init__(self) -> None:
-        registry.check_parameters(self)
 
     def shares(self, labels: SampleIndices, n: int, stream: np.random.Generator) -> list[SampleIndices]:
         return self._topped_up(self._cut(stream.permutation(len(labels)), n, stream), stream)
@@ -221,19 +219,3 @@ def skew(counts: Tensor) -> float:
     own = counts / counts.sum(dim=1, keepdim=True)
     whole = counts.sum(dim=0) / counts.sum()
     return float((own - whole).abs().sum(dim=1).mean() / 2)
-
-
-def _similar(labels: SampleIndices, n: int, stream: np.random.Generator, gamma: float) -> list[SampleIndices]:
-    """Return shares of equal size, the fraction gamma of each from shuffled data, the rest from sorted data."""
-    shuffled = stream.permutation(len(labels))
-    alike = round(gamma * len(labels))
-    rest = shuffled[alike:]
-    rest = rest[np.argsort(labels[rest], kind="stable")]
-
-    def ends(samples: int) -> SampleIndices:
-        return np.cumsum(samples // n + (np.arange(n) < samples % n))[:-1]
-
-    # Where a number of samples is no multiple of n, the same first workers hold one more, so that none stays empty.
-    first = np.split(shuffled[:alike], ends(alike))
-    second = np.split(rest, ends(len(labels)) - ends(alike))
-    return [np.concatenate(both) for both in zip(first, second, strict=True)]

@@ -51,6 +51,8 @@ class Emitter(NamedTuple):
 
     context: Any
     builder: Any
+    kinds: Any
+    """The numba types of the values, in their order."""
 
     def vector(self, kind: Lanes) -> Any:
         """Return the LLVM type of a vector."""
@@ -116,12 +118,22 @@ def intrinsic(define: Callable[..., Any]) -> Any:
                 make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else value
                 for kind, value in zip(signature.args, args, strict=True)
             ]
-            result = emit(Emitter(context, builder), *values)
+            result = emit(Emitter(context, builder, signature.args), *values)
             return context.get_dummy_value() if signature.return_type == types.void else result
 
         return signature, generate
 
     return extending.intrinsic(typed)
+
+
+def statement(emit: Callable[..., None]) -> Any:
+    """Make emit(emitter, values...), whose LLVM IR has no result, callable in compiled code; integers become intp."""
+
+    @functools.wraps(emit)
+    def typed(typing: Any, *kinds: Any) -> Any:
+        return types.void(*(types.intp if isinstance(kind, types.Integer) else kind for kind in kinds)), emit
+
+    return intrinsic(typed)
 
 
 @intrinsic
@@ -137,20 +149,16 @@ def load(typing: Any, array: Any, index: Any) -> Any:
     return kind(array, types.intp), lambda emitter, data, index: emitter.load(data, index, kind)
 
 
-@intrinsic
-def store(typing: Any, array: Any, index: Any, value: Any) -> Any:
+@statement
+def store(emitter: Emitter, array: Any, index: Any, value: Any) -> None:
     """Write a vector to array[index] and the following elements."""
-
-    def emit(emitter: Emitter, data: Any, index: Any, vector: Any) -> None:
-        emitter.store(data, index, vector, value)
-
-    return types.void(array, types.intp, value), emit
+    emitter.store(array, index, value, emitter.kinds[2])
 
 
-@intrinsic
-def prefetch(typing: Any, array: Any, index: Any) -> Any:
+@statement
+def prefetch(emitter: Emitter, array: Any, index: Any) -> None:
     """Prefetch the cache line of array[index], which may be beyond the array's end."""
-    return types.void(array, types.intp), Emitter.prefetch
+    emitter.prefetch(array, index)
 
 
 @intrinsic

@@ -6,39 +6,23 @@ So every element is summed in order of depth, whatever is computed beside it.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
 
 from gyroscope._linalg._kernels.compiled.build import helper, kernel, numba
-from gyroscope._linalg._kernels.compiled.lanes import (
-    Emitter,
-    intrinsic,
-    lane_count,
-    lanes_of,
-    load,
-    pointer,
-    prefetch,
-    store,
-    types,
-    where_positive,
-)
+from gyroscope._linalg._kernels.compiled.lanes import lane_count, load, pointer, prefetch, store, where_positive
 from gyroscope._linalg._kernels.compiled.row_loops import shift_and_clip_row
-from gyroscope._linalg._kernels.compiled.unrolled import loop_over, switch
+from gyroscope._linalg._kernels.compiled.unrolled import ROWS, add_products
 
-ROWS = 6
-"""6 x 2 sums, two vectors of the right matrix and a broadcast value of the left one take 15 registers."""
 _SAMPLES = 4 * ROWS
 """Samples that go through all weights before the next ones do, so that their values stay in the cache."""
-_AHEAD = 8
-"""How many steps of depth before its use the right matrix is prefetched."""
 
 
 @kernel
 def rows_by_worker(
-    grad_outputs: Any, inputs: Any, indices: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, begin: int,
-    end: int, b: int, shift: Any, limit: float,
+    grad_outputs: Any, inputs: Any, indices: Any, shapes: Any, like: Any, rows: Any, stride: int, d: int, b: int,
+    shift: Any, limit: float, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Write the gradients of all layers, one after the other, to rows[worker * stride] for workers begin, ..., end - 1.
 
@@ -89,7 +73,7 @@ def _products(grad_output: Any, inputs: Any, places: Any, out: Any, at: int, b: 
             store(strip, there + width // 2, load(inputs, here + width // 2))
             prefetch(inputs, here + width)
         for row in range(0, m, ROWS):
-            _add_products(
+            add_products(
                 grad_output, row, 1, m, strip, 0, width, None, b, zeros, 0,
                 target, to + row * target_step, target_step, 2 * (min(ROWS, m - row) - 1) + 1,
             )  # fmt: skip
@@ -109,7 +93,7 @@ def _sums(grad_output: Any, out: Any, at: int, b: int, m: int) -> None:
 
 
 @kernel
-def linear(inputs: Any, index: Any, panels: Any, bias: Any, out: Any, begin: int, end: int, n: int, m: int) -> None:
+def linear(inputs: Any, index: Any, panels: Any, bias: Any, out: Any, n: int, m: int, begin: int, end: int) -> None:
     """out[sample, i] = bias[i] + the sum over j of inputs[sample, j] * weight[i, j], for samples begin, ..., end - 1.
 
     Args:
@@ -140,7 +124,7 @@ def _linear(
             target, to, target_step = out, at + (sample - first) * m + column, m
             if column + vectors * (width // 2) > m:
                 target, to, target_step = narrow, 0, width
-            _add_products(
+            add_products(
                 inputs, sample - first, places, 1, panels, column * n, width, places[following], n, bias, column,
                 target, to, target_step, 2 * (height - 1) + vectors - 1,
             )  # fmt: skip
@@ -154,8 +138,8 @@ def _linear(
 @kernel
 def classify(
     inputs: Any, index: Any, panels: Any, bias: Any, last_panels: Any, last_bias: Any, back_panels: Any, no_bias: Any,
-    targets: Any, shares: Any, losses: Any, hidden: Any, grad_preactivation: Any, grad_logits: Any, begin: int,
-    end: int, n: int, m: int, c: int, ignored: int,
+    targets: Any, shares: Any, losses: Any, hidden: Any, grad_preactivation: Any, grad_logits: Any, n: int, m: int,
+    c: int, ignored: int, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Pass samples begin, ..., end - 1 through linear layer, ReLU, linear layer and cross entropy, and back.
 
@@ -206,60 +190,3 @@ def _cross_entropy(logits: Any, at: int, c: int, target: int, ignored: int, shar
         logits[k] *= share / total
     logits[at + target] -= share
     return np.log(total) - own  # type: ignore[no-any-return]
-
-
-@intrinsic
-def _add_products(
-    typing: Any, left: Any, at: Any, left_step: Any, left_depth: Any, right: Any, right_at: Any, right_step: Any,
-    following: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any, shape: Any,
-) -> Any:  # fmt: skip
-    """out[to + i * out_step + j] = base[base_at + j] + the sum over k < depth of left[i, k] * right[k, j].
-
-    left[i, k] is left[at + i * left_step + k * left_depth], or if left_step is an array, left[left_step[at + i] +
-    k * left_depth]; right[k, j] is right[right_at + k * right_step + j]. Unless `following` is None, the next values of
-    the right matrix and left[following + k] are prefetched. `shape` is 2 * (rows - 1) + (vectors - 1).
-    """
-    kind, w, indexed = lanes_of(right), types.intp, isinstance(left_step, types.Array)
-    steps = left_step if indexed else w
-    prefetched = types.none if following == types.none else w
-
-    def emit(
-        emitter: Emitter, left: Any, at: Any, left_step: Any, left_depth: Any, right: Any, right_at: Any,
-        right_step: Any, following: Any, depth: Any, base: Any, base_at: Any, out: Any, to: Any, out_step: Any,
-        shape: Any,
-    ) -> None:  # fmt: skip
-        builder, whole = emitter.builder, at.type
-
-        def vector(index: Any, number: int) -> Any:
-            return builder.add(index, whole(number * kind.count))
-
-        def tile(rows: int, vectors: int) -> None:
-            if indexed:
-                lefts = [builder.load(builder.gep(left_step, [builder.add(at, whole(i))])) for i in range(rows)]
-            else:
-                lefts = [builder.add(at, builder.mul(left_step, whole(i))) for i in range(rows)]
-            targets = [builder.add(to, builder.mul(out_step, whole(i))) for i in range(rows)]
-            for target in targets:  # prefetched for writing while the products are computed
-                emitter.prefetch(out, builder.add(target, whole(vectors * kind.count - 1)), write=True)
-            begin = [emitter.load(base, vector(base_at, v), kind) for v in range(vectors)]
-            before = builder.block
-            with loop_over(builder, depth, 1) as k:
-                sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
-                here = builder.add(right_at, builder.mul(k, right_step))
-                values = [emitter.load(right, vector(here, v), kind) for v in range(vectors)]
-                if prefetched != types.none:
-                    emitter.prefetch(right, builder.add(here, builder.mul(right_step, whole(_AHEAD))))
-                    emitter.prefetch(left, builder.add(following, k))
-                for start, row in zip(lefts, sums, strict=True):
-                    factor = builder.load(builder.gep(left, [builder.add(start, builder.mul(k, left_depth))]))
-                    factors = emitter.splat(factor, kind)
-                    for value, total, first in zip(values, row, begin, strict=True):
-                        total.add_incoming(first, before)
-                        total.add_incoming(emitter.call("fmuladd", factors, value, total), builder.block)
-            for target, row in zip(targets, sums, strict=True):
-                for v, total in enumerate(row):
-                    emitter.store(out, vector(target, v), total.incomings[1][0], kind)
-
-        switch(builder, shape, [functools.partial(tile, r, v) for r in range(1, ROWS + 1) for v in (1, 2)])
-
-    return types.void(left, w, steps, w, right, w, w, prefetched, w, base, w, out, w, w, w), emit

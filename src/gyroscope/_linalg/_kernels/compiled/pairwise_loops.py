@@ -41,7 +41,7 @@ def tiles(n: int) -> Any:
 
 
 @kernel
-def squares(rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, tiles: Any, tables: Any) -> None:
+def squares(rows: Any, n: int, stride: int, bounds: Any, tiles: Any, tables: Any, first: int, last: int) -> None:
     """Write the squared distances of rows i < j of rows[row * stride + column] to tables[piece, i * n + j].
 
     Each piece is a range of columns that starts at a bound; this call computes pieces first, ..., last - 1.
@@ -109,7 +109,7 @@ def copies_at_the_end(words: Any, n: int, stride: int, d: int) -> int:
 
 
 @kernel
-def exact_squares(rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, pairs: Any, totals: Any) -> None:
+def exact_squares(rows: Any, n: int, stride: int, bounds: Any, pairs: Any, totals: Any, first: int, last: int) -> None:
     """Compute `squares` for some pairs (i, j) of float32 rows in float64, which no square overflows or underflows."""
     block = np.zeros(n * WIDTH)
     for piece in range(first, last):

@@ -55,7 +55,7 @@ def _is_zero(like: Any, even: Any, odd: Any) -> bool:
 
 
 @kernel
-def shift_and_clip(rows: Any, stride: int, d: int, begin: int, end: int, shift: Any, limit: float) -> None:
+def shift_and_clip(rows: Any, stride: int, d: int, shift: Any, limit: float, begin: int, end: int) -> None:
     """Call `shift_and_clip_row` for rows begin, ..., end - 1 of rows[row * stride + column]."""
     for row in range(begin, end):
         shift_and_clip_row(rows, row * stride, d, shift, limit)
@@ -119,8 +119,8 @@ def _shifted_squares(rows: Any, at: int, d: int, shift: Any) -> float:
 
 @kernel
 def accumulate(
-    memory: Any, stride: int, gradient: Any, gradient_stride: int, d: int, begin: int, end: int, mu: float, gain: float,
-    finite: Any,
+    memory: Any, stride: int, gradient: Any, gradient_stride: int, d: int, mu: float, gain: float, finite: Any,
+    begin: int, end: int,
 ) -> None:  # fmt: skip
     """memory[row] = mu * memory[row] + gain * gradient[row] for rows begin, ..., end - 1, if all sums are finite.
 
@@ -136,7 +136,7 @@ def accumulate(
 
 @kernel
 def check_sums(
-    memory: Any, gradient: Any, bounds: Any, begin: int, end: int, mu: float, gain: float, finite: Any
+    memory: Any, gradient: Any, mu: float, gain: float, bounds: Any, finite: Any, begin: int, end: int
 ) -> None:
     """For pieces begin, ..., end - 1 of one row, which start at the bounds: find out whether their sums are finite."""
     for piece in range(begin, end):
@@ -145,7 +145,7 @@ def check_sums(
 
 
 @kernel
-def write_sums(memory: Any, gradient: Any, begin: int, end: int, mu: float, gain: float) -> None:
+def write_sums(memory: Any, gradient: Any, mu: float, gain: float, begin: int, end: int) -> None:
     """memory[i] = mu * memory[i] + gain * gradient[i] for i from begin to end - 1."""
     _write_sums(memory, begin, gradient, begin, end - begin, mu, gain)
 

@@ -31,9 +31,9 @@ from gyroscope._linalg._kernels.compiled.unrolled import merge_runs, sort_run
 
 @kernel
 def columns(
-    rows: Any, n: int, stride: int, begin: int, end: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any,
-    candidates: Any, bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any,
-    share_bounds: Any, out: Any,
+    rows: Any, n: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any, candidates: Any,
+    bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any, share_bounds: Any,
+    out: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 

@@ -39,7 +39,7 @@ every other cache line: the hardware adds the neighbours.)"""
 
 @kernel
 def moments(
-    rows: Any, n: int, stride: int, bounds: Any, first: int, last: int, mean: Any, std: Any, squares: Any
+    rows: Any, n: int, stride: int, bounds: Any, mean: Any, std: Any, squares: Any, first: int, last: int
 ) -> None:
     """Compute the means of the columns of rows[row * stride + column] and, unless `std` is empty, their deviations.
 
@@ -51,9 +51,8 @@ def moments(
         begin, end = bounds[piece], bounds[piece + 1]
         whole = end - (end - begin) % WIDE
         squares[piece] = _moments(rows, n, stride, begin, whole, mean, std, begin)
-        if (
-            whole < end
-        ):  # outside the loop: choosing between two arrays for every WIDE columns costs as much as four rows
+        # Outside the loop: choosing between two arrays for every WIDE columns costs as much as four rows.
+        if whole < end:
             rest, rest_std = np.empty(WIDE, rows.dtype), np.empty(WIDE if std.size else 0, rows.dtype)
             block = padded(rows, n, stride, whole, end, WIDE)
             squares[piece] += _moments(block, n, WIDE, 0, WIDE, rest, rest_std, 0)
@@ -98,7 +97,7 @@ def _in_next_block(part: int, n: int, row: int) -> tuple[int, int]:
 
 
 @kernel
-def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: int, out: Any) -> None:
+def mean_of(rows: Any, chosen: Any, height: int, stride: int, out: Any, begin: int, end: int) -> None:
     """Compute the mean of the chosen of `height` rows in columns begin, ..., end - 1 of rows[row * stride + column]."""
     rest = np.empty(WIDE, rows.dtype)
     for start in range(begin, end, WIDE):
@@ -119,8 +118,8 @@ def mean_of(rows: Any, chosen: Any, height: int, stride: int, begin: int, end: i
 
 @kernel
 def products(
-    minuends: Any, subtrahends: Any, like: Any, bounds: Any, first: int, last: int, pairs: Any, norms: Any, dots: Any,
-    most: Any,
+    minuends: Any, subtrahends: Any, like: Any, bounds: Any, pairs: Any, norms: Any, dots: Any, most: Any, first: int,
+    last: int,
 ) -> None:  # fmt: skip
     """Compute squared norms, inner products of pairs and largest magnitudes in pieces first, ..., last - 1 of vectors.
 
@@ -146,7 +145,8 @@ def _products(
             for column in range(i * WIDTH, (i + 1) * WIDTH, WIDE):
                 value = load_wide(block, column)
                 square = multiply_add(value, value, square)
-                top = _larger(top, absolute(value))
+                size = absolute(value)
+                top = where_less(top, size, size, top)  # NaN counts for nothing
             store(squares, i * WIDE, square)
             store(tops, i * WIDE, top)
         for pair in range(pairs.shape[0]):
@@ -180,12 +180,6 @@ def _widen(minuend: int, subtrahend: int, like: Any, start: int, end: int, block
             prefetch(other, start + column + WIDTH)
             values = subtract(values, load_wide(other, start + column))
         store(block, at + column, values)
-
-
-@helper
-def _larger(left: Any, right: Any) -> Any:
-    """Return the larger value in each lane; NaN on the right counts for nothing."""
-    return where_less(left, right, right, left)
 
 
 @helper
