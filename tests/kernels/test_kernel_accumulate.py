@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyroscope._linalg._kernels import row_updates
 from gyroscope._linalg.memory import table
-from gyroscope.momentum.worker_momentum import accumulate
+from gyroscope.momentum.non_finite_gradients import accumulate
 
 DTYPES = (torch.float32, torch.float64)
 LARGEST = {dtype: torch.finfo(dtype).max for dtype in DTYPES}
