@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError
 from gyroscope._core.foreign_text import shortened
-from gyroscope.integrations.flower.careful_grid import CarefulGrid
+from gyroscope.integrations.flower.fault_tolerant_grid import FaultTolerantGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
 from gyroscope.momentum import RobustAggregator
 from gyroscope.runs.events import JOINED, REJECTED, SKIPPED
@@ -125,8 +125,8 @@ class RobustStrategy(Strategy):
         """Run the rounds, as any Flower strategy does; `timeout` is the deadline of each in seconds."""
         self._reset()
         self._ttl = timeout  # a node that wakes up later must not work off rounds that are over
-        careful = grid if isinstance(grid, CarefulGrid) else CarefulGrid(grid)
-        result = super().start(careful, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        safe = grid if isinstance(grid, FaultTolerantGrid) else FaultTolerantGrid(grid)
+        result = super().start(safe, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = initial_arrays
         return result
@@ -225,7 +225,7 @@ class RobustStrategy(Strategy):
         waiting = set(self._asked)
         for reply in replies:
             node = reply.metadata.src_node_id
-            if node not in waiting:  # only without a CarefulGrid
+            if node not in waiting:  # only without a FaultTolerantGrid
                 self._report(server_round, REJECTED, node, "a reply that nobody asked for")
                 continue
             waiting.remove(node)

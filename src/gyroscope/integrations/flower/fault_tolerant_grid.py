@@ -16,7 +16,7 @@ UNREADABLE, SILENT = 1000, 1001
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class CarefulGrid(Grid):
+class FaultTolerantGrid(Grid):
     """Wrap a Flower Grid so that replies come in the order of the messages, each from the node that was asked.
 
     Flower's own `send_and_receive` pulls all replies at once and raises when one of them is malformed, and it can
