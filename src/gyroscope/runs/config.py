@@ -215,8 +215,11 @@ class CommonConfig:
             {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
         )
 
-    def _filled(self, task: tasks.Task | None) -> dict[str, Any]:
-        """Return all settings, with the task's defaults filled in and one spelling for each spec."""
+    def complete_values(self, task: tasks.Task | None) -> dict[str, Any]:
+        """Return all settings, with the task's defaults filled in and one spelling for each spec.
+
+        A variant's `resolve` builds its own resolved configuration from them.
+        """
         if task is None and self.task == CUSTOM_TASK:
             raise ConfigError("the task 'custom' exists only in Python: pass it to gy.train or gy.resume as task=...")
         known = task if task is not None else tasks.parse(self.task)
@@ -314,7 +317,7 @@ class Config(CommonConfig):
         Raises:
             GyroscopeError: a name is unknown, a value out of range, or the rule cannot tolerate that many.
         """
-        config = ResolvedConfig(**self._filled(task))
+        config = ResolvedConfig(**self.complete_values(task))
         config.check()
         return config
 
