@@ -57,10 +57,7 @@ def _demo(options: argparse.Namespace) -> int:
             results[place, rule].append(train(config, out=path, overwrite=True))
         advance("drawing", len(todo), len(todo))
     panels = [
-        (
-            f"momentum at the {place}",
-            [Curve(rule, [r.evaluations for r in results[place, rule]]) for rule in _RULES],
-        )
+        (f"momentum at the {place}", [Curve(rule, [r.evaluations for r in results[place, rule]]) for rule in _RULES])
         for place in PLACES
     ]
     workers = TASKS["digits"].defaults.workers

@@ -99,8 +99,7 @@ class TrainingLoop(ABC):
             status, self.reason = run_dir.INTERRUPTED, str(problem)
         except Exception as problem:
             if directory and not isinstance(problem, StorageError):
-                reason = f"{type(problem).__name__}: {problem}"
-                directory.set_status(run_dir.FAILED, step=self.step, reason=reason)
+                directory.set_status(run_dir.FAILED, step=self.step, reason=f"{type(problem).__name__}: {problem}")
             raise
         finally:
             for callback in callbacks:

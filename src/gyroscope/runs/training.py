@@ -58,8 +58,7 @@ def train(
         out: the run directory to write; without it, results are only returned.
         overwrite: whether to replace a run in `out`.
         callbacks: called at every round and evaluation (`gyroscope.runs.callbacks`, `gyroscope.runs.progress`).
-        stop: called after every round; once it returns True the run ends with a checkpoint and the status
-            `interrupted`.
+        stop: called after every round; True ends the run with a checkpoint and the status `interrupted`.
         tensorboard: whether to write TensorBoard's files, too.
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
@@ -180,7 +179,6 @@ class Run(TrainingLoop):
         )
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
-        """Play, measure and record one round, and count it; return its measures."""
         played = self.compute_round(clock)
         if self.step + 1 < self.config.steps:
             self.round_config.workers.ask(self.step + 1)
@@ -207,10 +205,8 @@ class Run(TrainingLoop):
             shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
             self.record(directory, run_dir.WEIGHTS, {"step": self.step, **shares})
 
-    # -- state: everything that a step reads from the steps before it -------------------------------------------------
-
     def state(self) -> dict[str, Any]:
-        """Return tensors and numbers only, so that `torch.load(weights_only=True)` reads it."""
+        """Return all that later steps read, as tensors and numbers for `torch.load(weights_only=True)`."""
         metrics = self.metrics_state
         return {
             "step": self.step,
@@ -270,7 +266,6 @@ class Run(TrainingLoop):
         return self.result(status["status"], directory)
 
     def title(self) -> str:
-        """Return one line that says what is run."""
         config = self.config
         attack = "no attack" if config.attack == NO_ATTACK else f"{config.attack} x{config.byzantine}"
         parts = [f"{config.task} {config.rule}", attack, f"momentum {config.momentum}"]

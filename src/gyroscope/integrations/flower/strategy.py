@@ -136,8 +136,6 @@ class RobustStrategy(Strategy):
         log.info("\t├── Rule: %s, f = %d of n = %d nodes", self.rule, self.f, self.n)
         log.info("\t└── Valid replies needed: %d; skipped rounds in a row that end the run: %d", needed, self.patience)
 
-    # -- asking -------------------------------------------------------------------------------------------------------
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -149,8 +147,7 @@ class RobustStrategy(Strategy):
         free = [worker for worker, node in enumerate(self.nodes) if node not in self._asked]
         for node in self._asked:
             if node not in self.nodes:
-                worker = free.pop(0)
-                self.nodes[worker] = node
+                self.nodes[free.pop(0)] = node
                 self._report(server_round, JOINED, node)
         return self._messages(server_round, arrays, config, MessageType.TRAIN)
 
@@ -184,8 +181,6 @@ class RobustStrategy(Strategy):
             time.sleep(0.5)
         self._gathered = True
         return connected if len(connected) <= self.n else sorted(self._random.sample(connected, self.n))
-
-    # -- aggregating --------------------------------------------------------------------------------------------------
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
