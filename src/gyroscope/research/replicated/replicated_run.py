@@ -34,7 +34,7 @@ class ReplicatedResult(Result):
     @property
     def drift(self) -> pandas.DataFrame:
         """How far the honest servers' models were apart; docs/beyond/servers.md explains the columns."""
-        return self._frame(run_dir.DRIFT)
+        return self.frame(run_dir.DRIFT)
 
 
 class ReplicatedRun(Run):
