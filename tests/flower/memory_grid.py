@@ -69,7 +69,7 @@ class MemoryGrid(Grid):
         return replies
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise AssertionError("a CarefulGrid has its own")
+        raise AssertionError("a FaultTolerantGrid has its own")
 
 
 def arrays_of(message: Message) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from memory_grid import STUCK, MemoryGrid, Node, arrays_of, reply_with, server_r
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError
-from gyroscope.integrations.flower import CarefulGrid, RobustStrategy, TooFewRepliesError
+from gyroscope.integrations.flower import FaultTolerantGrid, RobustStrategy, TooFewRepliesError
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(3, 2)
 BIAS = np.array([0.5, -0.5], dtype=np.float32)
@@ -394,8 +394,8 @@ def test_a_strategy_can_be_started_again_with_another_model() -> None:
         np.testing.assert_array_equal(result.arrays["w"].numpy(), np.ones(size))
 
 
-def test_the_careful_grid_gives_one_reply_per_message_in_order() -> None:
-    grid = CarefulGrid(federation(unreadable))
+def test_the_fault_tolerant_grid_gives_one_reply_per_message_in_order() -> None:
+    grid = FaultTolerantGrid(federation(unreadable))
     record = RecordDict({"arrays": beginning(), "config": ConfigRecord({"server-round": 1})})
     messages = [Message(content=record, dst_node_id=node, message_type="train") for node in (5, 3, 1)]
     replies = grid.send_and_receive(messages, timeout=30)

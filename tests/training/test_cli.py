@@ -223,7 +223,7 @@ def test_without_a_terminal_progress_is_plain_lines_on_standard_error(tmp_path: 
 
 
 def test_only_what_means_a_field_becomes_an_option() -> None:
-    from gyroscope.cli.wording import reworded
+    from gyroscope.runs.command_options import reworded
 
     assert reworded("use workers or server; lower f to 3 or use at least 5 workers") == (
         "use workers or server; lower f to 3 or use at least 5 workers"

@@ -15,10 +15,7 @@ from gyroscope.cli import bench, demo, flower, list_names, report, reproduce, se
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code is 0, 2 for a mistake of the user's, 130 after an interruption.
-
-    3 means that a server lacked workers, or a worker its server.
-    """
+    """Run the command. Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 130 interrupted."""
     options = parser().parse_args(arguments)
     # A warning is for the user: one line, without the place in our source.
     warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)

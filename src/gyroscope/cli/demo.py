@@ -7,12 +7,9 @@ import itertools
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gyroscope._core.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gyroscope.runs.result import Result
 
 _RULES = ("no attack", "krum", "median", "bulyan")
 """The unattacked average, then each rule under attack."""
@@ -40,6 +37,7 @@ def _demo(options: argparse.Namespace) -> int:
     from gyroscope.report.figures import Curve, accuracy_figure, save
     from gyroscope.runs.config import Config
     from gyroscope.runs.progress import overall
+    from gyroscope.runs.result import Result
     from gyroscope.runs.training import train
     from gyroscope.simulation.tasks import TASKS
 
@@ -57,10 +55,7 @@ def _demo(options: argparse.Namespace) -> int:
             results[place, rule].append(train(config, out=path, overwrite=True))
         advance("drawing", len(todo), len(todo))
     panels = [
-        (
-            f"momentum at the {place}",
-            [Curve(rule, [r.evaluations for r in results[place, rule]]) for rule in _RULES],
-        )
+        (f"momentum at the {place}", [Curve(rule, [r.evaluations for r in results[place, rule]]) for rule in _RULES])
         for place in PLACES
     ]
     workers = TASKS["digits"].defaults.workers

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from gyroscope.cli.wording import in_options
 from gyroscope.runs import command_options
 
 _TRUST = """\
@@ -85,7 +84,7 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     command_options.add_configuration(command)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-    command.set_defaults(run=_run, launch=name == "launch", reword=in_options)
+    command.set_defaults(run=_run, launch=name == "launch", reword=command_options.in_options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from gyroscope._core.errors import ConfigError
 from gyroscope.cli.list_names import text_table
-from gyroscope.cli.wording import in_options
+from gyroscope.runs import command_options
 
 _KINDS = (".png", ".pdf", ".svg")
 
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=1, metavar="SEED", help="of the run (default: %(default)s)")
     command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
     command.add_argument("--out", metavar="FILE", help=f"the picture to write ({', '.join(_KINDS)})")
-    command.set_defaults(run=_shards, reword=in_options)
+    command.set_defaults(run=_shards, reword=command_options.in_options)
 
 
 def _shards(options: argparse.Namespace) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gyroscope.cli.wording import in_options
 from gyroscope.runs import command_options
 
 _TRAIN_EXAMPLES = """\
@@ -44,7 +43,7 @@ def add(commands: Any) -> None:
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
     shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
-    command.set_defaults(run=_train, reword=in_options)
+    command.set_defaults(run=_train, reword=command_options.in_options)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -138,17 +138,14 @@ def connect(host: str, port: int, seconds: float) -> TCPStore:
     return TCPStore(host, port, None, False, timedelta(seconds=seconds))
 
 
-# -- the store: the handshake with a worker that joins ----------------------------------------------------------------
-
 OFFER = "offer"
-"""The key of the `Offer`: TOML."""
+"""The store's key of the `Offer`, TOML, with which the handshake with a worker begins."""
 OVER = "over"
 """A key that the server sets once the run has ended."""
 
 
 def link_key(worker: int) -> str:
-    """Return the key of the generation of this worker's link. It is empty until the link's process is ready, because a
-    worker that claimed the link before would wait in vain."""
+    """Return the key of the generation of this worker's link; it is empty until the link's process is ready."""
     return f"link/{worker}"
 
 

@@ -135,7 +135,8 @@ class RobustSGD(torch.optim.Optimizer):
         sent = row[0] if self._worker_momentum is None else self._worker_momentum.update(row[0])
         update = self._aggregator.step(sent.unsqueeze(0))
         self.last_weight = update.weight
-        self._apply(update.vector)
+        for parameter, piece, group in self._pieces(update.vector):
+            parameter.sub_(piece, alpha=float(group["lr"]))
         return loss
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,10 +180,6 @@ class RobustSGD(torch.optim.Optimizer):
                 piece.copy_(gradient.to_dense() if gradient.is_sparse else gradient)
             if group["weight_decay"] != 0:
                 piece.add_(parameter, alpha=float(group["weight_decay"]))
-
-    def _apply(self, direction: Tensor) -> None:
-        for parameter, piece, group in self._pieces(direction):
-            parameter.sub_(piece, alpha=float(group["lr"]))
 
     def _trainable(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"] if parameter.requires_grad]

@@ -22,17 +22,13 @@ def display(planned: RunPlan, processes: int, quiet: bool = False) -> Iterator[O
         with _bars(planned, processes) as on_event:
             yield on_event
     else:
-        yield _lines(planned)
+        done = itertools.count(len(planned.complete) + 1)
 
+        def print_outcome(event: JobProgress | JobOutcome) -> None:
+            if isinstance(event, JobOutcome):
+                print(f"[{next(done)}/{planned.total}] {_describe(event)}", file=sys.stderr, flush=True)
 
-def _lines(planned: RunPlan) -> OnEvent:
-    done = itertools.count(len(planned.complete) + 1)
-
-    def on_event(event: JobProgress | JobOutcome) -> None:
-        if isinstance(event, JobOutcome):
-            print(f"[{next(done)}/{planned.total}] {_describe(event)}", file=sys.stderr, flush=True)
-
-    return on_event
+        yield print_outcome
 
 
 def _describe(outcome: JobOutcome) -> str:

@@ -41,9 +41,7 @@ def estimate(
     configs = [job.config.resolve() for job in jobs]
     loaded, missing = _load(configs)
     configs = [config for config in configs if config.task in loaded]
-    kinds: dict[tuple[str, str, int], ResolvedConfig] = {}
-    for config in configs:
-        kinds.setdefault(_kind(config), config)
+    kinds = {_kind(config): config for config in configs}
     costs: dict[tuple[str, str, int], tuple[float, float, int]] = {}
     for kind, config in kinds.items():
         advance(f"timing {config.rule}", len(costs), len(kinds))

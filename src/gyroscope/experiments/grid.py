@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
-from gyroscope.runs.config import Config
+from gyroscope.runs.config import Config, read_toml
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation.tasks import TASKS
 
@@ -170,16 +169,8 @@ def fingerprint(config: Config) -> str:
 
 
 def read(path: str | Path) -> list[Setup]:
-    """Read a grid: a TOML file with a table `base` of settings and one or more `grid`s of settings with their values.
-
-    `gyroscope sweep --help` shows an example.
-    """
-    try:
-        content = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
-    except OSError as problem:
-        raise ConfigError(f"cannot read the grid {path}: {problem.strerror}") from problem
-    except ValueError as problem:
-        raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
+    """Read a TOML file with a table `base` of settings and `grid`s of values; `gyroscope sweep --help` has one."""
+    content = read_toml("grid", path)
     known = [field.name for field in dataclasses.fields(Config)]
     for key in content:
         if key in known:

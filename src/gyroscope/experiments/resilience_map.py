@@ -129,14 +129,10 @@ def cells() -> list[CellSetup]:
     for f, defence in itertools.product(BYZANTINE, defences()):
         if defence.infeasible(f):
             continue
+        common = {**BASE, **defence.settings, "rule": defence.rule, "declared_byzantine": f}
         for place, attack in itertools.product(PLACES, (NO_ATTACK, *attack_specs())):
-            changes = {
-                "momentum": place,
-                "attack": attack,
-                "byzantine": 0 if attack == NO_ATTACK else f,
-                "declared_byzantine": f,
-            }
-            config = Config.from_mapping({**BASE, **defence.settings, "rule": defence.rule, **changes})
+            byzantine = 0 if attack == NO_ATTACK else f
+            config = Config.from_mapping({**common, "momentum": place, "attack": attack, "byzantine": byzantine})
             found.append(CellSetup(defence.name, place, f, attack, config))
     return found
 

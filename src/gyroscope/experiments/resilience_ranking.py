@@ -100,10 +100,7 @@ class SeedNoise:
     """Whether it was measured under attack; else it is that of unattacked runs, which scatter less."""
 
     def indistinct(self, seeds: int, others: int) -> float:
-        """Return twice the standard error of the difference of two cells with so many seeds each.
-
-        Smaller differences mean nothing.
-        """
+        """Return twice the standard error of the difference of two cells: smaller differences mean nothing."""
         return 2 * self.deviation * math.sqrt(1 / seeds + 1 / others)
 
 

@@ -22,6 +22,19 @@ ENDED = (run_dir.COMPLETE, run_dir.DIVERGED)
 """The statuses of runs that are not to be continued."""
 
 
+def _table(name: str) -> cached_property[pandas.DataFrame]:
+    """Return a property that reads a table of the run directory when it is first asked for."""
+
+    def read(run: RunResult) -> pandas.DataFrame:
+        with extra("lab", "reading the tables of a run"):
+            import pandas
+
+        frame: pandas.DataFrame = pandas.read_csv(run.path / name)
+        return frame
+
+    return cached_property(read)
+
+
 @dataclasses.dataclass(frozen=True)
 class RunResult:
     """One finished run, its tables read only when they are asked for."""
@@ -31,22 +44,11 @@ class RunResult:
     status: str
     step: int
 
-    @cached_property
-    def metrics(self) -> pandas.DataFrame:
-        return self._read(run_dir.METRICS)
-
-    @cached_property
-    def evaluations(self) -> pandas.DataFrame:
-        return self._read(run_dir.EVALUATIONS)
-
-    @cached_property
-    def weights(self) -> pandas.DataFrame:
-        return self._read(run_dir.WEIGHTS)
-
-    @cached_property
-    def drift(self) -> pandas.DataFrame:
-        """Only where there were several servers."""
-        return self._read(run_dir.DRIFT)
+    metrics = _table(run_dir.METRICS)
+    evaluations = _table(run_dir.EVALUATIONS)
+    weights = _table(run_dir.WEIGHTS)
+    drift = _table(run_dir.DRIFT)
+    """Only where there were several servers."""
 
     @property
     def max_accuracy(self) -> float:
@@ -55,13 +57,6 @@ class RunResult:
     @property
     def final_accuracy(self) -> float:
         return float(self.evaluations["accuracy"].iloc[-1])
-
-    def _read(self, table: str) -> pandas.DataFrame:
-        with extra("lab", "reading the tables of a run"):
-            import pandas
-
-        frame: pandas.DataFrame = pandas.read_csv(self.path / table)
-        return frame
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,10 +154,7 @@ def curve(
 
 
 def heat_map(frames: Sequence[pandas.DataFrame], byzantine: int) -> dict[str, Any] | None:
-    """Return each worker's share in the aggregate, averaged over the seeds and over bins of steps.
-
-    None stands for a rule that has no shares.
-    """
+    """Return each worker's share in the aggregate, over seeds and bins of steps; None for rules without shares."""
     import pandas
 
     filled = [frame for frame in frames if len(frame)]

@@ -119,9 +119,6 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-# -- blocks ----------------------------------------------------------------------------------------------------------
-
-
 def accuracy_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dict[str, Any]]:
     """Return blocks by task, attack and f; the baselines of what a chart shows are its last curves."""
 

@@ -36,10 +36,8 @@ def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None =
             groups[title] = command.add_argument_group(title)
         _add_option(groups[title], field)
         if field.name == "rule":
-            text = (
-                "instead of a rule and a placement of momentum: best, what has lost least so far (see `gyroscope list "
-            )
-            groups[title].add_argument("--defence", metavar="NAME", help=text + "defences`)")
+            text = "instead of a rule and a placement of momentum: best, what has lost least so far"
+            groups[title].add_argument("--defence", metavar="NAME", help=f"{text} (see `gyroscope list defences`)")
 
 
 def fields_of(kind: type[Any] | None = None) -> Iterator[dataclasses.Field[Any]]:
@@ -134,6 +132,31 @@ def _fresh_directory(config: Any) -> Path:
     unusual = (f"{name}_{value}" for name, value in config.unusual().items())
     parts = [config.task, config.aggregation, config.attack, f"f_{config.byzantine}", config.momentum, *unusual]
     return free_path(Path("runs") / re.sub(r"[:=,/()]", "_", "-".join([*parts, f"seed_{config.seed}"])))
+
+
+def in_options(message: str, options: argparse.Namespace) -> str:
+    """Return an error's message with options in place of fields, unless the mistake is in a file, which has none."""
+    of_a_file = hasattr(options, "config") and message.startswith(f"{options.config}: ")
+    return message if of_a_file or hasattr(options, "resume") else reworded(message)
+
+
+def reworded(message: str) -> str:
+    """Return `set --declared-byzantine 3` for `set declared_byzantine = 3`, as Python and files have it.
+
+    A name of several words is always a field. A single word (`workers`) is one only where its value is mentioned.
+    """
+    names = [field.name for field in fields_of()]
+    one, several = "|".join(names), "|".join(sorted((name for name in names if "_" in name), key=len, reverse=True))
+    for pattern in (
+        rf"(?<![\w.'\"/\\-])({one}) =(?= )",
+        rf"^({one})(?= must be )",
+        rf"(?<=\bset )({one})(?= to )",
+        rf"(?<=\blower )({one})\b",
+        rf"(?<=\bleave out )({one})\b",
+        rf"(?<![\w.:'\"/\\-])({several})\b(?![./\\]\w)",
+    ):
+        message = re.sub(pattern, lambda found: "--" + found[1].replace("_", "-"), message)
+    return message
 
 
 def conclude(result: Any, command: str = "train") -> int:

@@ -197,12 +197,7 @@ class CommonConfig:
         Raises:
             ConfigError: the file cannot be read, is not TOML, or holds an unknown key or a value out of range.
         """
-        try:
-            values = optional.parse_toml(Path(path).read_text(encoding="utf-8"))
-        except OSError as problem:
-            raise ConfigError(f"cannot read the configuration {path}: {problem.strerror}") from problem
-        except ValueError as problem:
-            raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
+        values = read_toml("configuration", path)
         try:
             return cls.from_mapping(values)  # type: ignore[attr-defined, no-any-return]
         except (ConfigError, UnknownNameError) as problem:
@@ -211,12 +206,14 @@ class CommonConfig:
 
     def to_toml(self) -> str:
         """Return the TOML text that `load` reads back to an equal configuration."""
-        return optional.format_toml(
-            {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
-        )
+        values = dataclasses.asdict(self)
+        return optional.format_toml({key: value for key, value in values.items() if value is not None})
 
-    def _filled(self, task: tasks.Task | None) -> dict[str, Any]:
-        """Return all settings, with the task's defaults filled in and one spelling for each spec."""
+    def complete_values(self, task: tasks.Task | None) -> dict[str, Any]:
+        """Return all settings, with the task's defaults filled in and one spelling for each spec.
+
+        A variant's `resolve` builds its own resolved configuration from them.
+        """
         if task is None and self.task == CUSTOM_TASK:
             raise ConfigError("the task 'custom' exists only in Python: pass it to gy.train or gy.resume as task=...")
         known = task if task is not None else tasks.parse(self.task)
@@ -314,7 +311,7 @@ class Config(CommonConfig):
         Raises:
             GyroscopeError: a name is unknown, a value out of range, or the rule cannot tolerate that many.
         """
-        config = ResolvedConfig(**self._filled(task))
+        config = ResolvedConfig(**self.complete_values(task))
         config.check()
         return config
 
@@ -334,20 +331,27 @@ class ResolvedConfig(ResolvedCommon, Config):
 
     def check(self) -> None:
         """Raise a GyroscopeError where names, values or numbers of workers do not go together."""
+        from gyroscope.runs.variants import variants
+
         self.check_attack()
         rule = rules.parse(self.rule)
         rule.check_feasible(self.workers, self.declared_byzantine)
         if "trusted" in rule.uses and self.trusted == 0:
             raise ConfigError(rules.NO_TRUSTED.format(rule=rule))
-        self._check_variant()
-        momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
-
-    def _check_variant(self) -> None:
-        from gyroscope.runs.variants import variants
-
         for variant in variants():
             if self.momentum in variant.extra_placements() and not isinstance(self, variant.config):
                 raise ConfigError(_of_a_variant(f"momentum = {self.momentum!r}", variant.config))
+        momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
+
+
+def read_toml(what: str, path: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML file; raise a ConfigError where it cannot be read or is not TOML."""
+    try:
+        return optional.parse_toml(Path(path).read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise ConfigError(f"cannot read the {what} {path}: {problem.strerror}") from problem
+    except ValueError as problem:
+        raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
 
 
 _TYPES = {

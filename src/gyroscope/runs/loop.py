@@ -99,15 +99,19 @@ class TrainingLoop(ABC):
             status, self.reason = run_dir.INTERRUPTED, str(problem)
         except Exception as problem:
             if directory and not isinstance(problem, StorageError):
-                reason = f"{type(problem).__name__}: {problem}"
-                directory.set_status(run_dir.FAILED, step=self.step, reason=reason)
+                directory.set_status(run_dir.FAILED, step=self.step, reason=f"{type(problem).__name__}: {problem}")
             raise
         finally:
             for callback in callbacks:
                 callback.end()
-        if directory:
-            self._conclude(directory, status)
-        return self.result(status, directory)
+        result = self.result(status, directory)
+        if directory and status == run_dir.INTERRUPTED:
+            self._save_checkpoint(directory)
+            directory.set_status(status, step=self.step)
+        elif directory:
+            accuracies = {"max_accuracy": result.max_accuracy, "final_accuracy": result.final_accuracy}
+            directory.finish(status, self.model.state_dict(), step=self.step, **accuracies)
+        return result
 
     def evaluate(self, directory: RunDirectory | None, callbacks: Sequence[Callback], clock: Clock = UNTIMED) -> None:
         """Measure the accuracy on the test set, and record it."""
@@ -139,15 +143,6 @@ class TrainingLoop(ABC):
         state = self.state()
         if state is not None:
             directory.save_checkpoint(state)
-
-    def _conclude(self, directory: RunDirectory, status: str) -> None:
-        if status == run_dir.INTERRUPTED:
-            self._save_checkpoint(directory)
-            directory.set_status(status, step=self.step)
-            return
-        result = self.result(status, directory)
-        accuracies = {"max_accuracy": result.max_accuracy, "final_accuracy": result.final_accuracy}
-        directory.finish(status, self.model.state_dict(), step=self.step, **accuracies)
 
 
 def evaluation_row(step: int, model: nn.Module, test: Split, seed: int) -> dict[str, Number]:

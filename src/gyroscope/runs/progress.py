@@ -104,11 +104,7 @@ class Bar(_Progress):
 def overall() -> Iterator[Callable[[str, int, int], None]]:
     """Show progress over many runs: yields `advance(name of the current one, how many are done, total)`."""
     if not sys.stderr.isatty():
-
-        def say(what: str, done: int, total: int) -> None:
-            print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
-
-        yield say
+        yield lambda what, done, total: print(f"[{done}/{total}] {what}", file=sys.stderr, flush=True)
         return
     with extra("lab", "a progress bar"):
         from rich.console import Console
@@ -118,8 +114,4 @@ def overall() -> Iterator[Callable[[str, int, int], None]]:
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with RichProgress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=None)
-
-        def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total)
-
-        yield show
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)

@@ -35,17 +35,17 @@ class Result:
     @property
     def metrics(self) -> pandas.DataFrame:
         """One row per step; docs/measures.md explains the columns."""
-        return self._frame(run_dir.METRICS)
+        return self.frame(run_dir.METRICS)
 
     @property
     def evaluations(self) -> pandas.DataFrame:
         """Accuracy on the test set, a row every `evaluate_every` steps."""
-        return self._frame(run_dir.EVALUATIONS)
+        return self.frame(run_dir.EVALUATIONS)
 
     @property
     def weights(self) -> pandas.DataFrame:
         """Each worker's share in each aggregate, Byzantine workers last; empty for rules without shares."""
-        return self._frame(run_dir.WEIGHTS)
+        return self.frame(run_dir.WEIGHTS)
 
     @property
     def max_accuracy(self) -> float:
@@ -57,7 +57,8 @@ class Result:
         """The accuracy of the last evaluation."""
         return float(self.tables[run_dir.EVALUATIONS][-1]["accuracy"] or 0)
 
-    def _frame(self, table: str) -> pandas.DataFrame:
+    def frame(self, table: str) -> pandas.DataFrame:
+        """Return a table of the run directory; the results of variants have properties for tables of their own."""
         with extra("lab", "the table of a result"):
             import pandas
 

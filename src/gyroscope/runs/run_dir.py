@@ -64,7 +64,7 @@ def free_path(wanted: Path) -> Path:
     return candidate
 
 
-class RunDirectory:
+class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     """The files of one run, locked for this process. Open it with `create` or `reopen`, in a `with` block."""
 
     def __init__(self, path: Path, columns: Mapping[str, Sequence[str]]) -> None:
@@ -153,9 +153,6 @@ class RunDirectory:
         with disk_errors(path, "resume"):
             directory._acquire()
         return directory
-
-    def __enter__(self) -> RunDirectory:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gyroscope._core.errors import ConfigError, MissingExtraError
+from gyroscope._core.errors import ConfigError
+from gyroscope._core.optional import extra
 from gyroscope.runs import run_dir
 from gyroscope.runs.callbacks import Callback, Row
 
@@ -16,12 +17,8 @@ class TensorBoard(Callback):
         """Raise a GyroscopeError where there is no run directory or no tensorboard package."""
         if directory is None:
             raise ConfigError("--tensorboard needs a run directory to write to: name one with --out")
-        try:
+        with extra("tensorboard", "--tensorboard"):
             import torch.utils.tensorboard  # noqa: F401
-        except ImportError as problem:
-            raise MissingExtraError(
-                "--tensorboard needs the tensorboard package: pip install 'gyroscope[tensorboard]'"
-            ) from problem
         self.path = Path(directory) / run_dir.BOARD
 
     def begin(self, title: str, step: int, steps: int) -> None:

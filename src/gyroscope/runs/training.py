@@ -58,8 +58,7 @@ def train(
         out: the run directory to write; without it, results are only returned.
         overwrite: whether to replace a run in `out`.
         callbacks: called at every round and evaluation (`gyroscope.runs.callbacks`, `gyroscope.runs.progress`).
-        stop: called after every round; once it returns True the run ends with a checkpoint and the status
-            `interrupted`.
+        stop: called after every round; True ends the run with a checkpoint and the status `interrupted`.
         tensorboard: whether to write TensorBoard's files, too.
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
@@ -143,10 +142,10 @@ class Run(TrainingLoop):
         at_workers = config.momentum in self.accumulating
         trusted = byzantine_gradients = None
         if "trusted" in rule.uses:
-            momentum = self._worker_momentum() if at_workers or config.momentum == "server-kept" else None
+            momentum = self.make_worker_momentum() if at_workers or config.momentum == "server-kept" else None
             trusted = TrustedSamples(config.trusted, honest, momentum, config.seed)
         if config.byzantine:
-            momentum_factory = self._worker_momentum if at_workers else None
+            momentum_factory = self.make_worker_momentum if at_workers else None
             byzantine_gradients = ByzantineGradients(honest, config.byzantine, momentum_factory)
         self.round_config = RoundConfig(
             workers=workers,
@@ -158,15 +157,17 @@ class Run(TrainingLoop):
             trusted=trusted,
             byzantine_gradients=byzantine_gradients,
         )
-        own = self._worker_momentum() if at_workers and not workers.accumulates else None
-        self.round_state = RoundState(self.round_config, self._aggregator(), own)
+        own = self.make_worker_momentum() if at_workers and not workers.accumulates else None
+        self.round_state = RoundState(self.round_config, self.make_aggregator(), own)
         self.metrics_state = MetricsState.begin(self.parameters)
         self.tables = {table: [] for table in self.columns(self.config)}
 
-    def _worker_momentum(self) -> WorkerMomentum:
+    def make_worker_momentum(self) -> WorkerMomentum:
+        """Return a momentum for workers that accumulate their gradients; a variant may return another kind."""
         return WorkerMomentum(self.config.mu, nesterov=self.config.nesterov)
 
-    def _aggregator(self) -> RobustAggregator:
+    def make_aggregator(self) -> RobustAggregator:
+        """Return the server's aggregator; a variant may return another kind."""
         config = self.config
         return RobustAggregator(
             config.rule,
@@ -178,14 +179,13 @@ class Run(TrainingLoop):
         )
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
-        """Play, measure and record one round, and count it; return its measures."""
-        played = self._play(clock)
+        played = self.compute_round(clock)
         if self.step + 1 < self.config.steps:
             self.round_config.workers.ask(self.step + 1)
         if self.step % self.config.measure_every == 0:
             row, self.metrics_state = measure(played, self.parameters, self.metrics_state, self.ratio_bound)
             clock.lap("measures")
-            self._record_round(directory, row, played.update.weight)
+            self.record_round(directory, row, played.update.weight)
         else:
             measured_next = (self.step + 1) % self.config.measure_every == 0
             self.metrics_state = follow(played, self.metrics_state, measured_next)
@@ -194,20 +194,19 @@ class Run(TrainingLoop):
         self.step += 1
         return row
 
-    def _play(self, clock: Clock) -> Round:
-        """Play the round; a variant may override this."""
+    def compute_round(self, clock: Clock) -> Round:
+        """Compute the round of `self.step` and update the parameters; a variant may override this."""
         return play_round(self.round_config, self.round_state, self.step, self.schedule.at(self.step), clock)
 
-    def _record_round(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
+    def record_round(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
+        """Add the round's measures and the workers' shares to the tables; a variant may add rows of its own."""
         self.record(directory, run_dir.METRICS, row)
         if weight is not None:
             shares = {f"worker_{worker}": share for worker, share in enumerate(weight.tolist())}
             self.record(directory, run_dir.WEIGHTS, {"step": self.step, **shares})
 
-    # -- state: everything that a step reads from the steps before it -------------------------------------------------
-
     def state(self) -> dict[str, Any]:
-        """Return tensors and numbers only, so that `torch.load(weights_only=True)` reads it."""
+        """Return all that later steps read, as tensors and numbers for `torch.load(weights_only=True)`."""
         metrics = self.metrics_state
         return {
             "step": self.step,
@@ -267,7 +266,6 @@ class Run(TrainingLoop):
         return self.result(status["status"], directory)
 
     def title(self) -> str:
-        """Return one line that says what is run."""
         config = self.config
         attack = "no attack" if config.attack == NO_ATTACK else f"{config.attack} x{config.byzantine}"
         parts = [f"{config.task} {config.rule}", attack, f"momentum {config.momentum}"]

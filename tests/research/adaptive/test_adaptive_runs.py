@@ -66,8 +66,8 @@ class RecordingRun(AdaptiveRun):
         self.sent: list[Tensor] = []
         """What the honest workers sent."""
 
-    def _play(self, clock: Clock) -> Round:
-        played = super()._play(clock)
+    def compute_round(self, clock: Clock) -> Round:
+        played = super().compute_round(clock)
         self.sent.append(self.round_state.honest.clone())
         update = dataclasses.replace(played.update, rows=played.update.rows.clone())
         self.rounds.append(dataclasses.replace(played, update=update, attack=played.attack.clone()))

@@ -148,9 +148,6 @@ def compare(
     return check
 
 
-# -- quantities ------------------------------------------------------------------------------------------------------
-
-
 def accuracy(results: PaperResults, key: PaperKey) -> list[float]:
     """Return the maximum accuracies in percent."""
     return results.get(key).each(lambda run: 100 * run.max_accuracy)

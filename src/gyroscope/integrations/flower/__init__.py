@@ -15,13 +15,13 @@ except ImportError as problem:
         "(Python 3.11 or later)"
     ) from problem
 
-from gyroscope.integrations.flower.careful_grid import CarefulGrid
+from gyroscope.integrations.flower.fault_tolerant_grid import FaultTolerantGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError
 from gyroscope.integrations.flower.strategy import RobustStrategy, TooFewRepliesError
 from gyroscope.integrations.flower.worker_mod import worker_momentum
 
 __all__ = [
-    "CarefulGrid",
+    "FaultTolerantGrid",
     "Layout",
     "RefusedError",
     "RobustStrategy",

@@ -22,7 +22,10 @@ def write(folder: str | Path) -> Path:
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-") or "robust-app"
     templates = resources.files("gyroscope.integrations.flower.template")
     project = templates.joinpath("app.toml").read_text(encoding="utf-8")
-    project = project.format(name=name, flwr=metadata.version("flwr"), config=_config())
+    comments = [field.metadata.get("comment") for field in dataclasses.fields(Settings)]
+    lines = zip(Settings().to_toml().splitlines(), comments, strict=True)
+    config = "\n".join(f"{line:<28}# {comment}" if comment else line for line, comment in lines)
+    project = project.format(name=name, flwr=metadata.version("flwr"), config=config)
     with run_dir.disk_errors(folder, "new app"):
         package = folder / _PACKAGE
         package.mkdir(parents=True)
@@ -32,9 +35,3 @@ def write(folder: str | Path) -> Path:
             source = templates.joinpath(module).read_text(encoding="utf-8")
             (package / module).write_text(source, encoding="utf-8")
     return folder
-
-
-def _config() -> str:
-    comments = [field.metadata.get("comment") for field in dataclasses.fields(Settings)]
-    lines = zip(Settings().to_toml().splitlines(), comments, strict=True)
-    return "\n".join(f"{line:<28}# {comment}" if comment else line for line, comment in lines)

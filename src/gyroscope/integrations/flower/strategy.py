@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError
 from gyroscope._core.foreign_text import shortened
-from gyroscope.integrations.flower.careful_grid import CarefulGrid
+from gyroscope.integrations.flower.fault_tolerant_grid import FaultTolerantGrid
 from gyroscope.integrations.flower.layout import Layout, RefusedError, Values
 from gyroscope.momentum import RobustAggregator
 from gyroscope.runs.events import JOINED, REJECTED, SKIPPED
@@ -125,8 +125,8 @@ class RobustStrategy(Strategy):
         """Run the rounds, as any Flower strategy does; `timeout` is the deadline of each in seconds."""
         self._reset()
         self._ttl = timeout  # a node that wakes up later must not work off rounds that are over
-        careful = grid if isinstance(grid, CarefulGrid) else CarefulGrid(grid)
-        result = super().start(careful, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+        safe = grid if isinstance(grid, FaultTolerantGrid) else FaultTolerantGrid(grid)
+        result = super().start(safe, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         if not result.arrays:
             result.arrays = initial_arrays
         return result
@@ -135,8 +135,6 @@ class RobustStrategy(Strategy):
         needed = self.n - self.f
         log.info("\t├── Rule: %s, f = %d of n = %d nodes", self.rule, self.f, self.n)
         log.info("\t└── Valid replies needed: %d; skipped rounds in a row that end the run: %d", needed, self.patience)
-
-    # -- asking -------------------------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -149,8 +147,7 @@ class RobustStrategy(Strategy):
         free = [worker for worker, node in enumerate(self.nodes) if node not in self._asked]
         for node in self._asked:
             if node not in self.nodes:
-                worker = free.pop(0)
-                self.nodes[worker] = node
+                self.nodes[free.pop(0)] = node
                 self._report(server_round, JOINED, node)
         return self._messages(server_round, arrays, config, MessageType.TRAIN)
 
@@ -184,8 +181,6 @@ class RobustStrategy(Strategy):
             time.sleep(0.5)
         self._gathered = True
         return connected if len(connected) <= self.n else sorted(self._random.sample(connected, self.n))
-
-    # -- aggregating --------------------------------------------------------------------------------------------------
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -225,7 +220,7 @@ class RobustStrategy(Strategy):
         waiting = set(self._asked)
         for reply in replies:
             node = reply.metadata.src_node_id
-            if node not in waiting:  # only without a CarefulGrid
+            if node not in waiting:  # only without a FaultTolerantGrid
                 self._report(server_round, REJECTED, node, "a reply that nobody asked for")
                 continue
             waiting.remove(node)

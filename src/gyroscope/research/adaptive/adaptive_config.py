@@ -63,7 +63,7 @@ class AdaptiveConfig(Config):
 
     def resolve(self, task: tasks.Task | None = None) -> ResolvedAdaptiveConfig:
         """Return the complete configuration, checked before anything runs."""
-        config = ResolvedAdaptiveConfig(**self._filled(task))
+        config = ResolvedAdaptiveConfig(**self.complete_values(task))
         config.check()
         return config
 

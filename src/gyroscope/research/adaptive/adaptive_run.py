@@ -48,14 +48,14 @@ class AdaptiveRun(Run):
                 "use momentum server-kept, or adapt the learning rate only"
             )
 
-    def _worker_momentum(self) -> WorkerMomentum:
+    def make_worker_momentum(self) -> WorkerMomentum:
         feedback = self.config.momentum == "feedback"
-        made = FeedbackMomentum(self.mu, self.last) if feedback else super()._worker_momentum()
+        made = FeedbackMomentum(self.mu, self.last) if feedback else super().make_worker_momentum()
         made.mu = self.mu  # Byzantine workers' momentum is made when an attack first asks, in any round
         self.accumulators.append(made)
         return made
 
-    def _aggregator(self) -> RobustAggregator:
+    def make_aggregator(self) -> RobustAggregator:
         config = self.config
         if config.momentum == "feedback":
             return RobustAggregator(config.rule, config.declared_byzantine, momentum="none", seed=config.seed)
@@ -64,9 +64,9 @@ class AdaptiveRun(Run):
             return SwitchingAggregator(
                 config.rule, config.declared_byzantine, mu=config.mu, seed=config.seed, honest=honest
             )
-        return super()._aggregator()
+        return super().make_aggregator()
 
-    def _play(self, clock: Clock) -> Round:
+    def compute_round(self, clock: Clock) -> Round:
         aggregator = self.round_state.aggregator
         chosen = self.curvature.hyperparameters(self.curvature_state)
         aggregator.mu = self.mu = chosen.mu

@@ -107,7 +107,7 @@ class AsyncConfig(CommonConfig):
 
     def resolve(self, task: Task | None = None) -> ResolvedAsyncConfig:
         """Return the complete configuration, checked before anything runs."""
-        values = self._filled(task)
+        values = self.complete_values(task)
         values["filter"] = str(kardam.parse(self.filter))
         values["dampening"] = str(dampening.parse(self.dampening))
         config = ResolvedAsyncConfig(**values)

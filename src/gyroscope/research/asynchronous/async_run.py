@@ -54,7 +54,7 @@ class AsyncResult(Result):
     @property
     def arrivals(self) -> pandas.DataFrame:
         """One row per gradient that reached the server; docs/beyond/asynchronous.md explains the columns."""
-        return self._frame(run_dir.ARRIVALS)
+        return self.frame(run_dir.ARRIVALS)
 
 
 def train(

@@ -61,7 +61,7 @@ class ReplicatedConfig(Config):
             used = [field.name for field in extra if getattr(self, field.name) != field.default]
             name = next(iter(used), type(self).__name__)
             raise ConfigError(f"{name} is for several servers, and there is one: set servers to more")
-        values = self._filled(task)
+        values = self.complete_values(task)
         f = self.byzantine_servers if self.declared_byzantine_servers is None else self.declared_byzantine_servers
         values["declared_byzantine_servers"] = f
         if self.server_quorum is None:

@@ -34,7 +34,7 @@ class ReplicatedResult(Result):
     @property
     def drift(self) -> pandas.DataFrame:
         """How far the honest servers' models were apart; docs/beyond/servers.md explains the columns."""
-        return self._frame(run_dir.DRIFT)
+        return self.frame(run_dir.DRIFT)
 
 
 class ReplicatedRun(Run):
@@ -53,7 +53,7 @@ class ReplicatedRun(Run):
             )
         super().__init__(config, task)
         replication = config.replication()
-        aggregators = [self._aggregator() for _ in range(replication.honest)]
+        aggregators = [self.make_aggregator() for _ in range(replication.honest)]
         self.servers = Servers(self.parameters, aggregators, replication)
 
     @classmethod
@@ -61,14 +61,14 @@ class ReplicatedRun(Run):
         """Return the tables of such a run's directory, each with its columns."""
         return {**super().columns(config), run_dir.DRIFT: drift.COLUMNS}
 
-    def _play(self, clock: Clock) -> Round:
+    def compute_round(self, clock: Clock) -> Round:
         workers = self.round_config.workers
         assert isinstance(workers, SimulatedWorkers)
         lr = self.schedule.at(self.step)
         return play_replicated_round(self.round_config, self.round_state, self.servers, workers, self.step, lr, clock)
 
-    def _record_round(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
-        super()._record_round(directory, row, weight)
+    def record_round(self, directory: RunDirectory | None, row: dict[str, Number], weight: Tensor | None) -> None:
+        super().record_round(directory, row, weight)
         self.record(directory, run_dir.DRIFT, self.servers.drift)
 
     def state(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+import httpx  # comes with Flower
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
@@ -16,7 +17,7 @@ UNREADABLE, SILENT = 1000, 1001
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
-class CarefulGrid(Grid):
+class FaultTolerantGrid(Grid):
     """Wrap a Flower Grid so that replies come in the order of the messages, each from the node that was asked.
 
     Flower's own `send_and_receive` pulls all replies at once and raises when one of them is malformed, and it can
@@ -85,11 +86,11 @@ class _PendingReply:
                 if replies:
                     self.reply = self._checked(replies)
                     return
+            except (httpx.TransportError, httpx.HTTPStatusError):
+                pass  # our connection to the SuperLink failed: try again until the deadline
             except Exception as problem:  # Flower parsed a stranger's bytes: it may raise anything
-                if not _is_network_error(problem):
-                    self.reply = self._error(UNREADABLE, f"unreadable reply: {type(problem).__name__}: {problem}")
-                    return
-                # Our connection to the SuperLink failed: try again until the deadline.
+                self.reply = self._error(UNREADABLE, f"unreadable reply: {type(problem).__name__}: {problem}")
+                return
             time.sleep(min(pause, max(0.0, self.deadline - time.monotonic())))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -107,9 +108,3 @@ class _PendingReply:
 
     def _error(self, code: int, reason: str) -> Message:
         return Message(Error(code, reason), reply_to=self.message)
-
-
-def _is_network_error(problem: Exception) -> bool:
-    import httpx  # comes with Flower
-
-    return isinstance(problem, (httpx.TransportError, httpx.HTTPStatusError))
