@@ -5,27 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from gyroscope._core import registry
-from gyroscope.attacks.alternate import Alternate
 from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.byzmean import ByzMean
-from gyroscope.attacks.drop import Drop
 from gyroscope.attacks.empire import Empire
 from gyroscope.attacks.empire_strict import EmpireStrict
 from gyroscope.attacks.equivocate import Equivocate
 from gyroscope.attacks.fang_krum import FangKrum
 from gyroscope.attacks.fang_trimmed_mean import FangTrimmedMean
-from gyroscope.attacks.faults import Gaussian, Inf, Nan, SignFlip, Zero
+from gyroscope.attacks.faults import Drop, Gaussian, Inf, Nan, SignFlip, Stale, Zero
 from gyroscope.attacks.foresight import Foresight
 from gyroscope.attacks.hidden import Hidden
+from gyroscope.attacks.intermittent import Alternate, Rare
 from gyroscope.attacks.label_flip import LabelFlip
 from gyroscope.attacks.little import Little
 from gyroscope.attacks.mimic import Mimic
 from gyroscope.attacks.min_max import MinMax
 from gyroscope.attacks.min_sum import MinSum
-from gyroscope.attacks.rare import Rare
 from gyroscope.attacks.signguard_attack import SignGuardAttack
-from gyroscope.attacks.stale import Stale
 from gyroscope.attacks.stranger import Stranger
 
 _DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)

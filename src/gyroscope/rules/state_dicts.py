@@ -279,10 +279,10 @@ def _relative(distances: Sequence[float], problems: Sequence[str]) -> list[float
     """The distances divided by the lower median of those that fit."""
     known = sorted(distance for distance, problem in zip(distances, problems, strict=True) if not problem)
     scale = known[(len(known) - 1) // 2]
-    relative = [distance / scale if 0 < scale < math.inf else math.inf for distance in distances]
+    scaled = 0 < scale < math.inf
     return [
-        math.inf if problem else 0.0 if distance == 0 else ratio
-        for problem, distance, ratio in zip(problems, distances, relative, strict=True)
+        math.inf if problem else 0.0 if distance == 0 else distance / scale if scaled else math.inf
+        for distance, problem in zip(distances, problems, strict=True)
     ]
 
 
