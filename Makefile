@@ -11,8 +11,9 @@ demo: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/gyroscope demo
 
 # What a change should pass before it is sent: the linters, the type checker, and every test that is not marked slow.
+# Three processes on two cores, because many tests wait for processes of their own.
 test: $(VENV)/ready lint
-	$(PYTEST) -n 2 --dist worksteal -m "not slow"
+	$(PYTEST) -n 3 --dist worksteal -m "not slow"
 
 # An answer in under a minute: rules, attacks and the core, with few examples per property.
 FAST := tests/rules $(wildcard tests/momentum tests/test_*.py) \

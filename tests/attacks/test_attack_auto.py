@@ -47,6 +47,7 @@ def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
     return best_factor(mean, direction, damage_to(honest, mean, f, context_of(rule, f)))
 
 
+@pytest.mark.slow
 @by_kind
 @pytest.mark.parametrize("spec", [*(name for name in RULES if not RULES[name].uses), "krum:m=1"])
 @pytest.mark.parametrize(("f", "d"), [(2, 5), (5, 200)])

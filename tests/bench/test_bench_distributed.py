@@ -55,6 +55,7 @@ def test_a_pass_is_the_mean_of_what_was_done_together(monkeypatch: pytest.Monkey
     assert beside.seconds == {server_round.ROUND: [0.75], server_round.BARE: [1.0], server_round.THE_RULE: [0.125]}
 
 
+@pytest.mark.slow
 def test_the_command_measures_server_and_optimizer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,7 @@ def oracle(case: Case) -> Tensor:
     return torch.stack(trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_ranks_do_what_one_process_would_and_stay_equal(found: list[dict[str, Any]], name: str) -> None:
     case, trace = CASES[name], same_everywhere(found, name)

@@ -45,6 +45,7 @@ def assert_same_numbers(out: Path, simulated: gy.Result, sampled_known: bool) ->
                 assert float(mine[column]) == pytest.approx(float(value), rel=1e-5, abs=1e-7), column
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -69,6 +70,7 @@ def test_the_numbers_are_those_of_the_simulation(config: gy.Config, tmp_path: Pa
         assert_same_numbers(cluster.out, gy.train(config), sampled_known=config.momentum != "workers")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_exactly(tmp_path: Path) -> None:
     """With Nesterov's momentum at the workers, whose rows do not show it, and a worker that restarts."""
     config = gy.Config(workers=3, rule="average", momentum="workers", nesterov=True, steps=20, threads=1)
@@ -105,6 +107,7 @@ def processes_of(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", [signal.SIGKILL, signal.SIGINT])
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -> None:
@@ -128,6 +131,7 @@ def test_launch_leaves_no_process_behind(word: signal.Signals, tmp_path: Path) -
     assert status == ("interrupted" if word == signal.SIGINT else "running")
 
 
+@pytest.mark.slow
 def test_the_processes_of_launch_end_without_output(tmp_path: Path) -> None:
     """Its workers wait for their standard input to be closed, which must do no harm when they end first."""
     options = ["--workers", "4", "--rule", "median", "--steps", "2", "--quiet"]

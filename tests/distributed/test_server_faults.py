@@ -41,6 +41,7 @@ def details(cluster: Cluster, event: str, step: int | None = None) -> str:
     return "; ".join(row["detail"] for row in rows)
 
 
+@pytest.mark.slow
 def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
     """One fault after the other, each in its own round: the server logs it and the run continues."""
     gates = (18, 24, 30, 34)
@@ -86,6 +87,7 @@ def test_messages_that_are_wrong(tmp_path: Path, fault_free: gy.Result) -> None:
         assert blamed == {str(FAULTY)}
 
 
+@pytest.mark.slow
 def test_processes_that_die_hang_and_pretend(tmp_path: Path, fault_free: gy.Result) -> None:
     gates = (5, 10, 15, 20, 26)
     with Cluster(tmp_path, *OPTIONS, gates=gates) as cluster:
@@ -123,6 +125,7 @@ def test_processes_that_die_hang_and_pretend(tmp_path: Path, fault_free: gy.Resu
         assert len(cluster.events("lost")) == 1 and len(cluster.events("joined")) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Result) -> None:
     """The run is killed, resumed, stopped, and resumed again: its numbers are those of an undisturbed run."""
     slow = 30.0  # no worker must miss a round because the machine is slow
@@ -157,6 +160,7 @@ def test_a_killed_server_and_too_few_workers(tmp_path: Path, fault_free: gy.Resu
         assert norms == pytest.approx(fault_free.metrics["aggregate_norm"].tolist(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_when_a_checkpoint_is_due(tmp_path: Path, fault_free: gy.Result) -> None:
     """The run stops and says why; the workers wait; with room again it continues to the same numbers."""
     slow = 30.0

@@ -69,6 +69,7 @@ def suite(package: Path, part: str, *options: str) -> subprocess.CompletedProces
     return python(package, "-m", "pytest", str(ROOT / "tests" / "rules" / part), *settings, *options)
 
 
+@pytest.mark.slow
 def test_the_rule_of_the_page_passes_the_suite(package: Path) -> None:
     done = suite(package, ".")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -35,6 +35,7 @@ def pictures(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_interrupted_and_started_again_it_redoes_nothing_and_ends_with_figures_and_claims(tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [

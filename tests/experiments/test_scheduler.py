@@ -105,6 +105,7 @@ def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Pa
     assert contents(tmp_path) == contents(finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_bytes(tmp_path: Path, blow: int) -> None:
     (tmp_path / "grid.toml").write_text(
@@ -132,6 +133,7 @@ def test_a_sweep_killed_or_interrupted_and_started_again_ends_with_the_same_byte
     assert contents(broken) == contents(straight)
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("[base]\nsteps = 100000\n[grid]\nseed = [1, 2]\n")
     command = [sys.executable, "-m", "gyroscope", "sweep", str(tmp_path / "grid.toml"), "--jobs", "1", "--quiet"]
@@ -166,6 +168,7 @@ def test_devices_are_used_in_turn() -> None:
     assert scheduler.default_devices(None, None) == [None] * scheduler.cores()
 
 
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_read_is_left_alone(tmp_path: Path, finished: Path) -> None:
     (setup,) = small(rule=["krum"], seed=[1])
     damaged = tmp_path / setup.name

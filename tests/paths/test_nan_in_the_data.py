@@ -58,6 +58,7 @@ def test_batch_norms_running_statistics_stay_finite() -> None:
     assert bad.status == "complete" and bad.max_accuracy > clean.max_accuracy - POINT
 
 
+@pytest.mark.slow
 def test_robust_sgd(ranks: list[dict[str, Tensor]]) -> None:
     for found in ranks:
         assert float(found["clean"]) > 0.8

@@ -24,6 +24,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[results.RunResult]:
     return results.load(out)
 
 
+@pytest.mark.slow
 def test_every_figure_is_drawn_under_the_papers_name(runs: list[results.RunResult], tmp_path: Path) -> None:
     drawn: list[str] = []
     written = paper_figures.write_all(runs, tmp_path, lambda what, done, total: drawn.append(what))

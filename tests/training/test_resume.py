@@ -64,6 +64,7 @@ def kill_and_resume(out: Path, launch: Callable[[], Started], kills: int, seed: 
     return done, launch().end()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", ["workers", "server"])
 def test_killed_several_times_and_resumed_gives_the_bytes_of_an_uninterrupted_run(
     tmp_path: Path, momentum: str
