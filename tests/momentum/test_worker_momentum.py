@@ -93,8 +93,8 @@ def test_a_gradient_that_is_not_finite_is_sent_as_it_is_and_costs_one_round(
             good = rows.clone()
             good[1] = 0.0
             without.update(good)
-            assert without.memory is not None
-            without.memory[1] = kept[1]  # as if worker 1 had not taken part in this round
+            assert without.buffer is not None
+            without.buffer[1] = kept[1]  # as if worker 1 had not taken part in this round
             continue
         if step == 3:
             torch.testing.assert_close(ours.preview(rows), without.preview(rows), rtol=0, atol=0)

@@ -211,8 +211,8 @@ class RobustSGD(torch.optim.Optimizer):
         self._row = parameters[0].new_zeros(self._exchange.padded(self._width), requires_grad=False)
         if self._accumulator is None:
             return
-        self._accumulator.memory = torch.zeros_like(self._row)
-        for parameter, piece, _ in self._pieces(self._accumulator.memory):
+        self._accumulator.buffer = torch.zeros_like(self._row)
+        for parameter, piece, _ in self._pieces(self._accumulator.buffer):
             saved = self.state[parameter].get(self.momentum)
             if saved is not None and saved.shape != piece.shape:
                 raise ConfigError(

@@ -75,8 +75,8 @@ class RowComputer:
         sent = sampled if self.momentum is None else self.momentum.update(sampled)
         answer.values[: self.d].copy_(sent[0])
         if answer.values.numel() > self.d:  # a row with Nesterov's look-ahead does not show the momentum behind it
-            assert self.momentum is not None and self.momentum.memory is not None
-            answer.values[self.d :].copy_(self.momentum.memory[0])
+            assert self.momentum is not None and self.momentum.buffer is not None
+            answer.values[self.d :].copy_(self.momentum.buffer[0])
         answer.seal(protocol.ANSWER, step, self.number, float(losses[0]))
 
 

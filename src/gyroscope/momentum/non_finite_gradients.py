@@ -11,14 +11,14 @@ from torch import Tensor
 from gyroscope._linalg._kernels import accelerated_by, row_updates, usable
 
 
-def _can_update_in_place(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> bool:
+def _can_update_in_place(buffer: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> bool:
     """Return whether the kernel takes these matrices: no value of the gradient may be overwritten before it is read."""
-    if not usable(memory, gradient) or memory.shape != gradient.shape:
+    if not usable(buffer, gradient) or buffer.shape != gradient.shape:
         return False
-    if len(memory) > 1 and memory.stride(0) < memory.shape[1]:  # rows that overlap: torch's error to raise
+    if len(buffer) > 1 and buffer.stride(0) < buffer.shape[1]:  # rows that overlap: torch's error to raise
         return False
-    (begin, end), (other_begin, other_end) = _addresses(memory), _addresses(gradient)
-    identical = begin == other_begin and memory.stride() == gradient.stride()
+    (begin, end), (other_begin, other_end) = _addresses(buffer), _addresses(gradient)
+    identical = begin == other_begin and buffer.stride() == gradient.stride()
     return identical or end <= other_begin or other_end <= begin
 
 
@@ -28,11 +28,11 @@ def _addresses(rows: Tensor) -> tuple[int, int]:
 
 
 @accelerated_by(row_updates.accumulate, _can_update_in_place)
-def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
-    """Add a gradient to each row of `memory`, in place. A row whose sum would not be finite stays as it is.
+def accumulate(buffer: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
+    """Add a gradient to each row of `buffer`, in place. A row whose sum would not be finite stays as it is.
 
     Args:
-        memory: (n, d), changed in place.
+        buffer: (n, d), changed in place.
         gradient: (n, d), of the same dtype and device.
         mu: the momentum factor.
         gain: the factor of the gradient, 1 - dampening.
@@ -41,15 +41,15 @@ def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -
         (n,) of bool: which rows were accumulated. None where all were, and the device tells so without waiting.
     """
     added = gradient if gain == 1 else gradient * gain
-    total = torch.add(added, memory, alpha=mu)
+    total = torch.add(added, buffer, alpha=mu)
     # The sum of a row is finite only if all its values are; where it is not, the values decide.
     finite = total.sum(dim=1).isfinite()
-    if memory.device.type == "cpu":
+    if buffer.device.type == "cpu":
         if bool(finite.all()):
-            memory.copy_(total)
+            buffer.copy_(total)
             return None
         finite = total.isfinite().all(dim=1)
     else:
         finite |= total.isfinite().all(dim=1)
-    memory.copy_(torch.where(finite.unsqueeze(1), total, memory))
+    buffer.copy_(torch.where(finite.unsqueeze(1), total, buffer))
     return finite

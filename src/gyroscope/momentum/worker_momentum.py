@@ -40,7 +40,7 @@ class WorkerMomentum:
         self.mu, self.nesterov, self.dampening = check_mu(mu), nesterov, dampening
         if isinstance(dampening, bool) or not isinstance(dampening, (int, float)) or not 0 <= dampening <= 1:
             raise ConfigError(f"dampening must be from 0 to 1 (use mu for an average), got {dampening!r}")
-        self.memory: Tensor | None = None
+        self.buffer: Tensor | None = None
         """(h, d) or (d,): m, or None before the first update."""
         self._withheld: dict[int, Tensor] = {}
         """The momentum of rows whose place in a shared `out` holds a gradient that was not accumulated."""
@@ -60,64 +60,64 @@ class WorkerMomentum:
             RowsError: the gradient's shape is not that of the gradients before it.
         """
         gradient = gradient.detach()
-        memory = self._memory_for(gradient, out)
-        finite = accumulate(_matrix(memory), _matrix(gradient), self.mu, 1.0 - self.dampening)
-        if memory is out:
+        buffer = self._buffer_for(gradient, out)
+        finite = accumulate(_matrix(buffer), _matrix(gradient), self.mu, 1.0 - self.dampening)
+        if buffer is out:
             if finite is not None:
                 for row in (~finite).nonzero().flatten().tolist():
-                    self._withheld[row] = _matrix(memory)[row].clone()
-                    _matrix(memory)[row] = _matrix(gradient)[row]
+                    self._withheld[row] = _matrix(buffer)[row].clone()
+                    _matrix(buffer)[row] = _matrix(gradient)[row]
             return out
-        return self._sent(gradient, memory, finite, out)
+        return self._sent(gradient, buffer, finite, out)
 
     def preview(self, gradient: Tensor) -> Tensor:
         """Return what `update` would return, and change nothing."""
         self._give_back()
-        memory = torch.zeros_like(gradient) if self.memory is None else self.memory.clone()
-        finite = accumulate(_matrix(memory), _matrix(gradient), self.mu, 1.0 - self.dampening)
-        return self._sent(gradient, memory, finite, None)
+        buffer = torch.zeros_like(gradient) if self.buffer is None else self.buffer.clone()
+        finite = accumulate(_matrix(buffer), _matrix(gradient), self.mu, 1.0 - self.dampening)
+        return self._sent(gradient, buffer, finite, None)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the momentum, as a copy; empty before the first update."""
-        if self.memory is None:
+        if self.buffer is None:
             return {}
-        memory = self.memory.clone()
+        buffer = self.buffer.clone()
         for row, kept in self._withheld.items():
-            _matrix(memory)[row] = kept
-        return {"momentum": memory}
+            _matrix(buffer)[row] = kept
+        return {"momentum": buffer}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from what `state_dict` returned."""
-        memory = state.get("momentum")
-        self.memory, self._withheld = None if memory is None else memory.clone(), {}
+        buffer = state.get("momentum")
+        self.buffer, self._withheld = None if buffer is None else buffer.clone(), {}
 
-    def _memory_for(self, gradient: Tensor, out: Tensor | None) -> Tensor:
+    def _buffer_for(self, gradient: Tensor, out: Tensor | None) -> Tensor:
         """Return the momentum of the updates before this one, in `out` where it may stay there."""
-        if self.memory is not None and self.memory.shape != gradient.shape:
+        if self.buffer is not None and self.buffer.shape != gradient.shape:
             raise RowsError(
-                f"the momentum has the shape {tuple(self.memory.shape)} of the gradients before, got a gradient of "
+                f"the momentum has the shape {tuple(self.buffer.shape)} of the gradients before, got a gradient of "
                 f"shape {tuple(gradient.shape)}: use one WorkerMomentum for each model"
             )
         self._give_back()
-        if self.memory is None:
-            self.memory = torch.zeros_like(gradient, requires_grad=False)
-        if out is not None and out is not self.memory and not self.nesterov and out.device.type == "cpu":
-            out.copy_(self.memory)
-            self.memory = out
-        return self.memory
+        if self.buffer is None:
+            self.buffer = torch.zeros_like(gradient, requires_grad=False)
+        if out is not None and out is not self.buffer and not self.nesterov and out.device.type == "cpu":
+            out.copy_(self.buffer)
+            self.buffer = out
+        return self.buffer
 
     def _give_back(self) -> None:
         """Put the momentum that was withheld from a shared `out` back into it."""
         for row, kept in self._withheld.items():
-            assert self.memory is not None
-            _matrix(self.memory)[row] = kept
+            assert self.buffer is not None
+            _matrix(self.buffer)[row] = kept
         self._withheld = {}
 
-    def _sent(self, gradient: Tensor, memory: Tensor, finite: Tensor | None, out: Tensor | None) -> Tensor:
+    def _sent(self, gradient: Tensor, buffer: Tensor, finite: Tensor | None, out: Tensor | None) -> Tensor:
         if self.nesterov:
-            sent = torch.add(gradient, memory, alpha=self.mu, out=out)
+            sent = torch.add(gradient, buffer, alpha=self.mu, out=out)
         else:
-            sent = memory.clone() if out is None else out.copy_(memory)
+            sent = buffer.clone() if out is None else out.copy_(buffer)
         if finite is not None:
             _matrix(sent).copy_(torch.where(finite.unsqueeze(1), _matrix(sent), _matrix(gradient)))
         return sent
