@@ -8,6 +8,8 @@ from gyroscope._core import registry
 from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.byzmean import ByzMean
+from gyroscope.attacks.chain import Chain
+from gyroscope.attacks.decoy import Decoy
 from gyroscope.attacks.empire import Empire
 from gyroscope.attacks.empire_strict import EmpireStrict
 from gyroscope.attacks.equivocate import Equivocate
@@ -26,7 +28,7 @@ from gyroscope.attacks.signguard_attack import SignGuardAttack
 from gyroscope.attacks.stranger import Stranger
 
 _DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)
-_AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack)
+_AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack, Chain, Decoy)
 _FAULTS = (LabelFlip, SignFlip, Gaussian, Zero, Nan, Inf, Stale, Drop)
 _AROUND_OTHERS = (Stranger, Alternate, Rare, Equivocate, Foresight)
 ATTACKS: dict[str, type[Attack]] = {
@@ -34,7 +36,7 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 
 __all__ = [
-    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Drop", "Empire", "EmpireStrict",
+    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire", "EmpireStrict",
     "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf", "LabelFlip", "Little",
     "Mimic", "MinMax", "MinSum", "Nan", "Rare", "SignFlip", "SignGuardAttack", "Stale", "Stranger", "Zero", "make",
     "parse",

@@ -132,7 +132,7 @@ def majority(table: Array, size: int, equal: float = 1.0) -> Array:
     """
     component = np.arange(len(table))
     threshold = np.inf
-    for length, first, second in _spanning_links(table):
+    for length, first, second in spanning_links(table):
         if length > threshold:
             break
         component[component == component[second]] = component[first]
@@ -141,7 +141,7 @@ def majority(table: Array, size: int, equal: float = 1.0) -> Array:
     return np.asarray((component == np.bincount(component).argmax()).nonzero()[0])
 
 
-def _spanning_links(table: Array) -> list[tuple[float, int, int]]:
+def spanning_links(table: Array) -> list[tuple[float, int, int]]:
     """Return the n-1 shortest links that join all rows (a minimum spanning tree), the shortest first."""
     n = len(table)
     nearest, links = np.zeros(n, dtype=np.int64), []
