@@ -36,10 +36,10 @@ ATTACKS: dict[str, type[Attack]] = {
 }
 
 __all__ = [
-    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire", "EmpireStrict",
-    "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf", "LabelFlip", "Little",
-    "Mimic", "MinMax", "MinSum", "Nan", "Rare", "SignFlip", "SignGuardAttack", "Stale", "Stranger", "Zero", "make",
-    "parse",
+    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire",
+    "EmpireStrict", "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf",
+    "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Rare", "SignFlip", "SignGuardAttack", "Stale",
+    "Stranger", "Zero", "make", "parse",
 ]  # fmt: skip
 
 
