@@ -24,22 +24,24 @@ from gyroscope.attacks.little import Little
 from gyroscope.attacks.mimic import Mimic
 from gyroscope.attacks.min_max import MinMax
 from gyroscope.attacks.min_sum import MinSum
+from gyroscope.attacks.searched import Searched
 from gyroscope.attacks.signguard_attack import SignGuardAttack
 from gyroscope.attacks.stranger import Stranger
 
 _DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)
 _AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack, Chain, Decoy)
 _FAULTS = (LabelFlip, SignFlip, Gaussian, Zero, Nan, Inf, Stale, Drop)
+_SEARCHING = (Searched,)
 _AROUND_OTHERS = (Stranger, Alternate, Rare, Equivocate, Foresight)
 ATTACKS: dict[str, type[Attack]] = {
-    attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_FAULTS, *_AROUND_OTHERS)
+    attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_SEARCHING, *_FAULTS, *_AROUND_OTHERS)
 }
 
 __all__ = [
     "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire",
     "EmpireStrict", "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf",
-    "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Rare", "SignFlip", "SignGuardAttack", "Stale",
-    "Stranger", "Zero", "make", "parse",
+    "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Rare", "Searched", "SignFlip", "SignGuardAttack",
+    "Stale", "Stranger", "Zero", "make", "parse",
 ]  # fmt: skip
 
 

@@ -1,0 +1,220 @@
+"""Searched: in every round the direction, formation and magnitude that do most damage to the configured rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyroscope._core import registry
+from gyroscope.attacks.base import Attack, AttackContext, MissingKnowledgeError
+
+_MAGNITUDES = (0.15, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0, 8.0)
+"""Multiples of the honest rows' root-mean-square distance from their mean, which a full search tries."""
+_NEAR = (0.7, 0.85, 1.0, 1.2, 1.4)
+"""Multiples of the last magnitude, which the rounds between full searches try."""
+_REFINEMENTS = (0.93, 1.07, 0.97, 1.03)
+_PRINCIPAL = 2
+_COLUMNS = 4096
+"""Columns that stand for all, where a rule cannot be computed from inner products."""
+_FORMATIONS = ("together", "disguised", "ladder")
+
+
+class Plan(NamedTuple):
+    """What the f workers send: an honest position plus magnitude * direction, each in their formation."""
+
+    direction: int
+    formation: int
+    magnitude: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Searched(Attack):
+    """Try directions, formations and magnitudes on the configured rule, and send what does most damage.
+
+    goal: `distance`, as far from the honest mean as possible; `against`, as far against it; `drift`, as far along one
+        direction that the adversary keeps in all rounds.
+    drift: that direction: `std` and `mean`, minus the honest rows' deviation and mean of the first round; `signs`,
+        random signs; `home`, from the first parameters to the present ones, so that the update undoes what was learned.
+    formation: `together`, all at one place; `disguised`, each at an honest row, shifted; `ladder`, evenly from the mean
+        to twice the magnitude; `auto`, the one of these that does most damage.
+    every: rounds from one full search to the next. In between the adversary adapts the magnitude only.
+
+    Directions for the first two goals: minus the mean, minus the standard deviation, both ways along the principal
+    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 150
+    candidates, other rounds to 9. Where the rule depends on inner products only (most rules that read whole rows), the
+    adversary computes it in the span of the rows, in some 50 coordinates in place of d: each full search compares the
+    result with the rule's own. For other rules 4,096 random columns stand for all. For rules that keep state or use a
+    trusted gradient it applies the rule to whole rows.
+    """
+
+    goal: Literal["distance", "against", "drift"] = registry.choice("distance", ("distance", "against", "drift"))
+    drift: Literal["std", "mean", "signs", "home"] = registry.choice("std", ("std", "mean", "signs", "home"))
+    formation: Literal["together", "disguised", "ladder", "auto"] = registry.choice("auto", (*_FORMATIONS, "auto"))
+    every: int = registry.count(10)
+
+    name = "searched"
+    summary = "searches for the direction, formation and magnitude that do most damage to the configured rule"
+
+    def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
+        if context.rule is None:
+            context.outcome(honest)  # raises the error that says what is missing
+        rows = honest.double()
+        scale = float(torch.linalg.vector_norm(rows - rows.mean(dim=0), dim=1).square().mean().sqrt())
+        scale = scale or float(torch.linalg.vector_norm(rows, dim=1).max())
+        if not 0 < scale < math.inf:
+            return honest.mean(dim=0).expand(f, -1)
+        search = _Search(self, rows, self._extra(rows, context), f, scale, honest.dtype, context)
+        plan = search.best()
+        context.state["plan"] = torch.tensor(plan, dtype=torch.float64)
+        sent = search.coefficients(plan) @ search.vectors
+        step = sent.mean(dim=0) - rows.mean(dim=0)
+        context.state["last"] = (step / torch.linalg.vector_norm(step).clamp_min(1e-300)).to(honest.dtype)
+        return sent.to(honest.dtype)
+
+    def _extra(self, rows: Tensor, context: AttackContext) -> Tensor:
+        """Return directions outside of the rows' own span: the one to drift along, or the deviation and the last."""
+        state = context.state
+        deviation = -rows.std(dim=0) if len(rows) > 1 else torch.zeros_like(rows[0])
+        if self.goal != "drift":
+            return torch.stack([deviation, *([state["last"].double()] if "last" in state else [])])
+        if self.drift == "home":
+            if context.parameters is None:
+                raise MissingKnowledgeError("pushes the model back to its first parameters: give parameters=vector")
+            state.setdefault("home", context.parameters.clone())
+            away = context.parameters.double() - state["home"].double()
+            return (away if bool(away.any()) else -rows.mean(dim=0)).unsqueeze(0)
+        if "direction" not in state:
+            signs = context.uniform(rows.shape[1]).sub_(0.5).sign_().to(rows)
+            chosen = {"std": deviation, "mean": -rows.mean(dim=0), "signs": signs}[self.drift]
+            state["direction"] = chosen.to(torch.float32)
+        return state["direction"].double().unsqueeze(0)
+
+
+class _Search:
+    """The candidates of one round, as combinations of few vectors, and the damage that each does."""
+
+    def __init__(
+        self,
+        attack: Searched,
+        rows: Tensor,
+        extra: Tensor,
+        f: int,
+        scale: float,
+        dtype: torch.dtype,
+        context: AttackContext,
+    ) -> None:
+        self.attack, self.f, self.scale, self.dtype, self.context = attack, f, scale, dtype, context
+        self.vectors = torch.cat([rows, extra])
+        self.h = len(rows)
+        assert context.rule is not None
+        self.rule = context.rule
+        d = rows.shape[1]
+        whole = d <= _COLUMNS or bool(self.rule.uses & {"state", "trusted"}) or context.preview is not None
+        self.kind = "whole" if whole else "columns" if "by_columns" in context.state else "inner products"
+        self._take_coordinates()
+
+    def _take_coordinates(self) -> None:
+        """Choose in which coordinates to apply the rule; directions are combinations of the vectors."""
+        if self.kind == "inner products":
+            values, axes = torch.linalg.eigh(self.vectors @ self.vectors.T)
+            self.coordinates = axes * values.clamp_min(0).sqrt()
+        elif self.kind == "columns":
+            drawn = (self.context.uniform(_COLUMNS) * self.vectors.shape[1]).long()
+            self.coordinates = self.vectors[:, drawn.to(self.vectors.device)]
+        else:
+            self.coordinates = self.vectors
+        self.honest = self.coordinates[: self.h]
+        self.mean = self.honest.mean(dim=0)
+        self.average = torch.zeros(len(self.vectors), dtype=torch.float64)
+        self.average[: self.h] = 1 / self.h
+        self.directions = self._directions()
+
+    def _directions(self) -> Tensor:
+        """Return (q, k): directions of unit length as combinations of the vectors."""
+        k = len(self.vectors)
+        extra = torch.eye(k, dtype=torch.float64)[self.h :]
+        if self.attack.goal == "drift":
+            found = extra
+        else:
+            deviations = self.honest - self.mean
+            _, axes = torch.linalg.eigh(deviations @ deviations.T)
+            main = torch.zeros(min(_PRINCIPAL, self.h), k, dtype=torch.float64)
+            main[:, : self.h] = axes[:, -len(main) :].T
+            main -= main[:, : self.h].sum(dim=1, keepdim=True) * self.average
+            found = torch.cat([-self.average.unsqueeze(0), extra, main, -main])
+        lengths = torch.linalg.vector_norm(
+            found @ (self.vectors if self.kind == "columns" else self.coordinates), dim=1, keepdim=True
+        )
+        return torch.where(lengths > 0, found / lengths.clamp_min(1e-300), 0.0)
+
+    def coefficients(self, plan: Plan) -> Tensor:
+        """Return (f, k): the Byzantine rows as combinations of the vectors."""
+        offset = self.scale * plan.magnitude * self.directions[plan.direction]
+        if _FORMATIONS[plan.formation] == "disguised":
+            positions = torch.eye(len(self.vectors), dtype=torch.float64)[torch.arange(self.f) % self.h]
+            return positions + offset
+        if _FORMATIONS[plan.formation] == "ladder":
+            return self.average + offset * torch.linspace(0, 2, self.f + 1, dtype=torch.float64)[1:, None]
+        return (self.average + offset).expand(self.f, -1)
+
+    def damage(self, plan: Plan) -> float:
+        """Return what the rule's result loses in these coordinates."""
+        return self._measure(self.honest, self.coefficients(plan) @ self.coordinates, plan)
+
+    def _measure(self, honest: Tensor, byzantine: Tensor, plan: Plan) -> float:
+        rows = torch.cat([honest, byzantine])
+        mean = honest.mean(dim=0)
+        if self.kind == "whole":
+            rows = self.context.shown(rows.to(self.dtype))
+        result = self.rule(rows, self.context.declared_f, self.context.rule_context).vector.double()
+        if self.attack.goal == "distance":
+            value = float(torch.linalg.vector_norm(result - mean))
+        elif self.attack.goal == "against":
+            value = -float(result @ mean)
+        else:
+            value = float((result - mean) @ (byzantine.mean(dim=0) - mean)) / (self.scale * plan.magnitude)
+        return math.inf if math.isnan(value) else value
+
+    def best(self) -> Plan:
+        """Return the plan that does most damage, of all or of those near the last round's."""
+        last = self.context.state.get("plan")
+        if last is None or self.context.step % self.attack.every == 0:
+            plan = self._refined(self._all_plans())
+            if self.kind == "inner products" and not self._agrees(plan):
+                self.context.state["by_columns"] = torch.ones(1)
+                self.kind = "columns"
+                self._take_coordinates()
+                plan = self._refined(self._all_plans())
+            return plan
+        direction, formation, magnitude = last.tolist()
+        kept = min(int(direction), len(self.directions) - 1)
+        return self._refined([Plan(kept, int(formation), magnitude * factor) for factor in _NEAR])
+
+    def _all_plans(self) -> list[Plan]:
+        wanted = self.attack.formation
+        formations = range(len(_FORMATIONS)) if wanted == "auto" else [_FORMATIONS.index(wanted)]
+        return [
+            Plan(direction, formation, magnitude)
+            for direction in range(len(self.directions))
+            for formation in formations
+            for magnitude in _MAGNITUDES
+        ]
+
+    def _refined(self, plans: list[Plan]) -> Plan:
+        tried = {plan: self.damage(plan) for plan in plans}
+        best = max(tried, key=tried.__getitem__)
+        for factor in _REFINEMENTS:
+            plan = best._replace(magnitude=best.magnitude * factor)
+            tried[plan] = self.damage(plan)
+            best = max(best, plan, key=tried.__getitem__)
+        return best
+
+    def _agrees(self, plan: Plan) -> bool:
+        """Return whether the rule itself does to the rows what it does to their coordinates."""
+        expected = self.damage(plan)
+        got = self._measure(self.vectors[: self.h], self.coefficients(plan) @ self.vectors, plan)
+        return expected == got or abs(expected - got) <= 0.01 * abs(got)
