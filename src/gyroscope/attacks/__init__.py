@@ -26,13 +26,14 @@ from gyroscope.attacks.min_max import MinMax
 from gyroscope.attacks.min_sum import MinSum
 from gyroscope.attacks.searched import Searched
 from gyroscope.attacks.signguard_attack import SignGuardAttack
+from gyroscope.attacks.split import Split
 from gyroscope.attacks.stranger import Stranger
 
 _DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)
 _AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack, Chain, Decoy)
 _FAULTS = (LabelFlip, SignFlip, Gaussian, Zero, Nan, Inf, Stale, Drop)
 _SEARCHING = (Searched,)
-_AROUND_OTHERS = (Stranger, Alternate, Rare, Equivocate, Foresight)
+_AROUND_OTHERS = (Split, Stranger, Alternate, Rare, Equivocate, Foresight)
 ATTACKS: dict[str, type[Attack]] = {
     attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_SEARCHING, *_FAULTS, *_AROUND_OTHERS)
 }
@@ -41,7 +42,7 @@ __all__ = [
     "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire",
     "EmpireStrict", "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf",
     "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Rare", "Searched", "SignFlip", "SignGuardAttack",
-    "Stale", "Stranger", "Zero", "make", "parse",
+    "Split", "Stale", "Stranger", "Zero", "make", "parse",
 ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import dataclasses
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,18 @@ def add_files(command: argparse.ArgumentParser) -> None:
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
 
 
-def add_configuration(command: argparse.ArgumentParser, kind: type[Any] | None = None) -> None:
-    """Add an option for every field of a kind of configuration; without one, see `fields_of`."""
+def add_configuration(
+    command: argparse.ArgumentParser, kind: type[Any] | None = None, without: Collection[str] = ()
+) -> None:
+    """Add an option for every field of a kind of configuration; without one, see `fields_of`.
+
+    Args:
+        command: the parser to add to.
+        kind: the kind of configuration.
+        without: fields that the command chooses by itself.
+    """
     groups: dict[str, Any] = {}
-    for field in fields_of(kind):
+    for field in (field for field in fields_of(kind) if field.name not in without):
         title = field.metadata["group"]
         if title not in groups:
             groups[title] = command.add_argument_group(title)

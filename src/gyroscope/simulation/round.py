@@ -99,7 +99,8 @@ def play_round(config: RoundConfig, state: RoundState, step: int, lr: float, clo
         trusted = config.trusted.gradient(step)
         clock.lap("gradients")
     # Where workers are missing, nobody can foresee what the server keeps of them.
-    preview = state.aggregator.preview if workers.present is None else None
+    foreseen = state.aggregator.per_worker is not None and workers.present is None
+    preview = state.aggregator.preview if foreseen else None
     attack = attack_rows(config, state, of_sent, step, state.aggregator.rule_context(trusted), preview)
     state.byzantine.copy_(attack)
     clock.lap("attack")
