@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, MissingKnowledgeError
 
 _MAGNITUDES = (0.15, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0, 8.0)
@@ -67,7 +68,7 @@ class Searched(Attack):
         scale = scale or float(torch.linalg.vector_norm(rows, dim=1).max())
         if not 0 < scale < math.inf:
             return honest.mean(dim=0).expand(f, -1)
-        search = _Search(self, rows, self._extra(rows, context), f, scale, honest.dtype, context)
+        search = _Search(self, rows, self._extra(rows, honest, context), f, scale, honest.dtype, context)
         plan = search.best()
         context.state["plan"] = torch.tensor(plan, dtype=torch.float64)
         sent = search.coefficients(plan) @ search.vectors
@@ -75,12 +76,11 @@ class Searched(Attack):
         context.state["last"] = (step / torch.linalg.vector_norm(step).clamp_min(1e-300)).to(honest.dtype)
         return sent.to(honest.dtype)
 
-    def _extra(self, rows: Tensor, context: AttackContext) -> Tensor:
+    def _extra(self, rows: Tensor, honest: Tensor, context: AttackContext) -> Tensor:
         """Return directions outside of the rows' own span: the one to drift along, or the deviation and the last."""
         state = context.state
-        deviation = -rows.std(dim=0) if len(rows) > 1 else torch.zeros_like(rows[0])
         if self.goal != "drift":
-            return torch.stack([deviation, *([state["last"].double()] if "last" in state else [])])
+            return torch.stack([_deviation(honest, context), *([state["last"].double()] if "last" in state else [])])
         if self.drift == "home":
             if context.parameters is None:
                 raise MissingKnowledgeError("pushes the model back to its first parameters: give parameters=vector")
@@ -89,9 +89,15 @@ class Searched(Attack):
             return (away if bool(away.any()) else -rows.mean(dim=0)).unsqueeze(0)
         if "direction" not in state:
             signs = context.uniform(rows.shape[1]).sub_(0.5).sign_().to(rows)
-            chosen = {"std": deviation, "mean": -rows.mean(dim=0), "signs": signs}[self.drift]
+            chosen = {"std": _deviation(honest, context), "mean": -rows.mean(dim=0), "signs": signs}[self.drift]
             state["direction"] = chosen.to(torch.float32)
         return state["direction"].double().unsqueeze(0)
+
+
+def _deviation(honest: Tensor, context: AttackContext) -> Tensor:
+    """Return minus the standard deviation of each coordinate; zero for a single honest row."""
+    moments = context.moments or CachedMoments(honest)
+    return -moments.std.double() if len(honest) > 1 else torch.zeros_like(honest[0], dtype=torch.float64)
 
 
 class _Search:
