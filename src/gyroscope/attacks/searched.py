@@ -47,9 +47,8 @@ class Searched(Attack):
     Directions for the first two goals: minus the mean, minus the standard deviation, both ways along the principal
     directions of the honest rows, and the direction of the round before. A full search applies the rule to some 150
     candidates, other rounds to 9. Where the rule depends on inner products only (most rules that read whole rows), the
-    adversary computes it in the span of the rows, in some 50 coordinates in place of d: each full search compares the
-    result with the rule's own. For other rules 4,096 random columns stand for all. For rules that keep state or use a
-    trusted gradient it applies the rule to whole rows.
+    adversary computes it in the span of the rows and of the rule's state, in some 50 coordinates in place of d: each
+    full search compares the result with the rule's own. For other rules 4,096 random columns stand for all.
     """
 
     goal: Literal["distance", "against", "drift"] = registry.choice("distance", ("distance", "against", "drift"))
@@ -118,21 +117,31 @@ class _Search:
         self.h = len(rows)
         assert context.rule is not None
         self.rule = context.rule
-        d = rows.shape[1]
-        whole = d <= _COLUMNS or bool(self.rule.uses & {"state", "trusted"}) or context.preview is not None
+        whole = rows.shape[1] <= _COLUMNS or context.preview is not None
         self.kind = "whole" if whole else "columns" if "by_columns" in context.state else "inner products"
         self._take_coordinates()
 
     def _take_coordinates(self) -> None:
-        """Choose in which coordinates to apply the rule; directions are combinations of the vectors."""
-        if self.kind == "inner products":
-            values, axes = torch.linalg.eigh(self.vectors @ self.vectors.T)
-            self.coordinates = axes * values.clamp_min(0).sqrt()
-        elif self.kind == "columns":
-            drawn = (self.context.uniform(_COLUMNS) * self.vectors.shape[1]).long()
-            self.coordinates = self.vectors[:, drawn.to(self.vectors.device)]
-        else:
-            self.coordinates = self.vectors
+        """Choose in which coordinates to apply the rule, its state included; directions are combinations of vectors."""
+        k, d = self.vectors.shape
+        self.rule_context = known = self.context.rule_context
+        self.coordinates = self.vectors
+        if self.kind != "whole":
+            # What the rule remembers or trusts has d values, too, and needs the same coordinates.
+            kept = {name: value for name, value in known.state.items() if value.dim() > 0 and value.shape[-1] == d}
+            others = [*kept.values(), *([] if known.trusted is None else [known.trusted])]
+            vectors = torch.cat([self.vectors, *(other.reshape(-1, d).double() for other in others)])
+            if self.kind == "columns":
+                drawn = (self.context.uniform(_COLUMNS) * d).long()
+                coordinates = vectors[:, drawn.to(vectors.device)]
+            else:
+                values, axes = torch.linalg.eigh(vectors @ vectors.T)
+                coordinates = axes * values.clamp_min(0).sqrt()
+            self.coordinates, *parts = torch.split(coordinates, [k, *(other.numel() // d for other in others)])
+            shaped = [part.reshape(*other.shape[:-1], -1) for part, other in zip(parts, others, strict=True)]
+            state = {**known.state, **dict(zip(kept, shaped, strict=False))}
+            trusted = None if known.trusted is None else shaped[-1]
+            self.rule_context = dataclasses.replace(known, state=state, trusted=trusted)
         self.honest = self.coordinates[: self.h]
         self.mean = self.honest.mean(dim=0)
         self.average = torch.zeros(len(self.vectors), dtype=torch.float64)
@@ -174,9 +183,10 @@ class _Search:
     def _measure(self, honest: Tensor, byzantine: Tensor, plan: Plan) -> float:
         rows = torch.cat([honest, byzantine])
         mean = honest.mean(dim=0)
-        if self.kind == "whole":
-            rows = self.context.shown(rows.to(self.dtype))
-        result = self.rule(rows, self.context.declared_f, self.context.rule_context).vector.double()
+        known = self.rule_context
+        if rows.shape[1] == self.vectors.shape[1]:  # the rows themselves
+            rows, known = self.context.shown(rows.to(self.dtype)), self.context.rule_context
+        result = self.rule(rows, self.context.declared_f, known).vector.double()
         if self.attack.goal == "distance":
             value = float(torch.linalg.vector_norm(result - mean))
         elif self.attack.goal == "against":

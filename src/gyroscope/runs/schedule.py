@@ -18,6 +18,10 @@ class Schedule:
         """Return the value in force at a step."""
         return next(value for first, value in reversed(self.pieces) if first <= step)
 
+    def scaled(self, factor: float) -> Schedule:
+        """Return the schedule with all values multiplied by a factor."""
+        return Schedule(tuple((first, factor * value) for first, value in self.pieces))
+
     def __str__(self) -> str:
         return ",".join(repr(value) if first == 0 else f"{first}:{value!r}" for first, value in self.pieces)
 
