@@ -13,11 +13,11 @@ from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, MissingKnowledgeError
 
-_MAGNITUDES = (0.15, 0.3, 0.5, 0.8, 1.2, 2.0, 4.0, 8.0)
+_MAGNITUDES = tuple(0.1 * 2 ** (step / 2) for step in range(14))
 """Multiples of the honest rows' root-mean-square distance from their mean, which a full search tries."""
 _NEAR = (0.7, 0.85, 1.0, 1.2, 1.4)
 """Multiples of the last magnitude, which the rounds between full searches try."""
-_REFINEMENTS = (0.93, 1.07, 0.97, 1.03)
+_REFINEMENTS = (0.84, 1.19, 0.92, 1.09, 0.96, 1.04, 0.98, 1.02)
 _PRINCIPAL = 2
 _COLUMNS = 4096
 """Columns that stand for all, where a rule cannot be computed from inner products."""
@@ -45,8 +45,8 @@ class Searched(Attack):
     every: rounds from one full search to the next. In between the adversary adapts the magnitude only.
 
     Directions for the first two goals: minus the mean, minus the standard deviation, both ways along the principal
-    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 150
-    candidates, other rounds to 9. Where the rule depends on inner products only (most rules that read whole rows), the
+    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 300
+    candidates, other rounds to 13. Where the rule depends on inner products only (most rules that read whole rows), the
     adversary computes it in the span of the rows and of the rule's state, in some 50 coordinates in place of d: each
     full search compares the result with the rule's own. For other rules 4,096 random columns stand for all.
     """

@@ -1,0 +1,109 @@
+"""The red team's search: its stages, what it chooses, and that it goes on where it stopped."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import gyroscope as gy
+from gyroscope import attacks
+from gyroscope._core.errors import ConfigError
+from gyroscope.cli import main
+from gyroscope.experiments.grid import Setup
+from gyroscope.experiments.red_team import PROMISING, RedTeam, Stage
+from gyroscope.runs.training import train
+
+DEFENCE = gy.Config(rule="krum", workers=11, byzantine=3, steps=12, evaluate_every=4, threads=1)
+
+
+def team(out: Path, **options: object) -> RedTeam:
+    baseline = gy.Config(workers=11, threads=1)
+    return RedTeam(DEFENCE, out, baseline, budget=6, **options)  # type: ignore[arg-type]
+
+
+def run(setups: tuple[Setup, ...], out: Path) -> None:
+    for setup in setups:
+        if not (out / setup.name).exists():
+            train(setup.config, out=out / setup.name)
+
+
+def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
+    search = team(tmp_path)
+    stages: list[Stage] = []
+    for stage in search.stages():
+        run(stage.setups, tmp_path)
+        stages.append(stage)
+    scout, worst, refine, confirm = stages
+    assert [stage.name for stage in stages] == ["scout", "search", "refine", "confirm"]
+    assert {setup.config.steps for setup in scout.setups} == {3}
+    assert {setup.config.steps for stage in stages[1:] for setup in stage.setups} == {12}
+    ranked = [result.attack for result in search.ranking(scout)]
+    chosen = [setup.config.attack for setup in worst.setups if setup.config.attack != "none"]
+    assert chosen == ranked[: len(chosen)]
+    # The attacks of the last stage are the worst of all full-length runs, with seeds that chose nothing.
+    candidates = [*search.ranking(worst), *search.ranking(refine)]
+    [finalist] = {setup.config.attack for setup in confirm.setups} - {"none"}
+    assert finalist == max(candidates, key=lambda result: result.cost).attack
+    seeds = [{setup.config.seed for setup in stage.setups} for stage in stages]
+    assert seeds[:3] == [{1}, {1}, {1}] and 1 not in seeds[3] and len(seeds[3]) == 3
+    [result] = search.ranking(confirm)
+    assert result.attack == finalist and result.share is not None and 0 <= result.share <= 1
+    unattacked = gy.train(gy.Config(workers=11, steps=12, evaluate_every=4, seed=101, threads=1))
+    assert result.cost == pytest.approx(
+        sum(100 * (gy.train(gy.Config(workers=11, steps=12, evaluate_every=4, seed=seed, threads=1)).max_accuracy
+                   - run.max_accuracy) for seed, run in zip(result.seeds, result.runs, strict=True)) / 3
+    )  # fmt: skip
+    assert unattacked.max_accuracy > 0
+
+
+def test_the_command_runs_the_attack_again(tmp_path: Path) -> None:
+    search = team(tmp_path)
+    for stage in search.stages():
+        run(stage.setups, tmp_path)
+    [result] = search.ranking(stage)
+    words = search.command(result).replace("'", "").split()[1:]
+    assert main([*words, "--threads", "1", "--quiet", "--out", str(tmp_path / "again")]) == 0
+    evaluations = (tmp_path / "again" / "evaluations.csv").read_text()
+    assert evaluations == (result.runs[0].path / "evaluations.csv").read_text()
+
+
+def test_every_attack_of_the_table_takes_part_and_a_user_s_comes_first(tmp_path: Path) -> None:
+    specs = team(tmp_path, extra=("little:factor=7",)).candidates()
+    assert specs[0] == "little:factor=7" and specs[1 : 1 + len(PROMISING)] == [
+        str(attacks.parse(spec)) for spec in PROMISING
+    ]
+    assert {"fang-krum", "label-flip", "stranger", "anti-cge"} <= set(specs)
+
+
+def test_variants_change_numbers_and_combine(tmp_path: Path) -> None:
+    specs = team(tmp_path)._variants(["little", "empire:factor=auto"])
+    assert {"little:factor=3.0", "little:factor=0.75", "split:attacks=(little/empire:factor=auto)"} <= set(specs)
+    assert "alternate" in specs  # around little, its default
+
+
+@pytest.mark.parametrize(("changes", "message"), [({"byzantine": 0}, "Byzantine"), ({"budget": 2}, "at least 5")])
+def test_what_cannot_be_searched_is_said_at_once(tmp_path: Path, changes: dict[str, int], message: str) -> None:
+    budget = changes.pop("budget", 6)
+    config = gy.Config(**{"rule": "krum", "workers": 11, "byzantine": 3, **changes})
+    with pytest.raises(ConfigError, match=message):
+        RedTeam(config, tmp_path, config, budget=budget)
+
+
+@pytest.mark.slow
+def test_the_command_searches_resumes_and_writes_table_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["redteam", "--rule", "krum", "--workers", "11", "--byzantine", "3", "--steps", "12", "--budget", "6",
+             "--goal", "final", "--jobs", "1", "--quiet", "--out", str(tmp_path)]  # fmt: skip
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "worst: " in said and "again: gyroscope train " in said
+    with (tmp_path / "redteam.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    page = (tmp_path / "redteam.html").read_text()
+    assert rows[0]["attack"] in page and "<svg" in page and "</svg>" in page
+    made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/status.json")}
+    assert main(words) == 0
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/status.json")} == made
