@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from oracles import DOUBT, Row, Rows, distance, dot, median
+from spectral_oracles import caf
 
 from gyroscope.rules import RuleContext
 
@@ -154,7 +155,15 @@ def _fltrust(
     return [[value] for value in vector]
 
 
+def _caf_history(
+    rows: Rows, f: int, doubt: float, strict: bool = False, context: RuleContext | None = None, **parameters: Any
+) -> list[list[float]] | None:
+    """Without a past it is CAF."""
+    return caf(rows, f, doubt, strict)
+
+
 CONTEXT_ORACLES = {
+    "caf-history": _caf_history,
     "centered-clipping": _centered_clipping,
     "safeguard": _safeguard,
     "zeno": _zeno,

@@ -25,6 +25,7 @@ from gyroscope.rules.base import (
 )
 from gyroscope.rules.bulyan import Bulyan
 from gyroscope.rules.caf import CAF
+from gyroscope.rules.caf_history import CAFHistory
 from gyroscope.rules.centered_clipping import CenteredClipping
 from gyroscope.rules.cge import CGE
 from gyroscope.rules.composition import Chain, Composed, Preaggregation, Prepared
@@ -50,17 +51,56 @@ _OF_THE_PAPER = (Average, Krum, Median, Bulyan)
 _BY_COORDINATE = (TrimmedMean, Phocas, MeaMed)
 _BY_DISTANCE = (MDA, MoNNA, CGE, Aksel, GeometricMedian)
 _BY_DIRECTION = (SMEA, CAF, DnC, FLAME, SignGuard)
-_WITH_CONTEXT = (CenteredClipping, SafeGuard, Zeno, FLTrust)
+_WITH_CONTEXT = (CAFHistory, CenteredClipping, SafeGuard, Zeno, FLTrust)
 RULES: dict[str, type[Rule]] = {
     rule.name: rule for rule in (*_OF_THE_PAPER, *_BY_COORDINATE, *_BY_DISTANCE, *_BY_DIRECTION, *_WITH_CONTEXT)
 }
 
 __all__ = [
-    "ARC", "CAF", "CGE", "FLAME", "MDA", "MIXTURES", "NNM", "NO_TRUSTED", "PREAGGREGATIONS", "RULES", "SMEA",
-    "Aggregate", "Aksel", "Average", "Bucketing", "Bulyan", "CenteredClipping", "Chain", "Clip", "Composed",
-    "ContextualRule", "DistanceRule", "DnC", "FLTrust", "GeometricMedian", "Krum", "MeaMed", "Median", "Mixture",
-    "MoNNA", "Phocas", "Preaggregation", "Prepared", "Rule", "RuleContext", "RuleState", "SafeGuard", "SignGuard",
-    "TrimmedMean", "Zeno", "make", "parse", "refuse_trusted",
+    "ARC",
+    "CAF",
+    "CGE",
+    "FLAME",
+    "MDA",
+    "MIXTURES",
+    "NNM",
+    "NO_TRUSTED",
+    "PREAGGREGATIONS",
+    "RULES",
+    "SMEA",
+    "Aggregate",
+    "Aksel",
+    "Average",
+    "Bucketing",
+    "Bulyan",
+    "CAFHistory",
+    "CenteredClipping",
+    "Chain",
+    "Clip",
+    "Composed",
+    "ContextualRule",
+    "DistanceRule",
+    "DnC",
+    "FLTrust",
+    "GeometricMedian",
+    "Krum",
+    "MeaMed",
+    "Median",
+    "Mixture",
+    "MoNNA",
+    "Phocas",
+    "Preaggregation",
+    "Prepared",
+    "Rule",
+    "RuleContext",
+    "RuleState",
+    "SafeGuard",
+    "SignGuard",
+    "TrimmedMean",
+    "Zeno",
+    "make",
+    "parse",
+    "refuse_trusted",
 ]  # fmt: skip
 
 _PLUS = re.compile(r"\+(?=\s*[^\W\d])")  # a + before a name; that of 1e+20 is before a digit
