@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from typing import Literal, NamedTuple
 
@@ -13,8 +14,11 @@ from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, MissingKnowledgeError
 
-_MAGNITUDES = tuple(0.1 * 2 ** (step / 2) for step in range(14))
+_MAGNITUDES = tuple(0.1 * 1.6**step for step in range(10))
 """Multiples of the honest rows' root-mean-square distance from their mean, which a full search tries."""
+_BETWEEN = tuple(1.6 ** (step / 6) for step in range(-3, 4))
+"""Multiples of the best of these, which it tries next for the best few directions and formations."""
+_BEST = 5
 _NEAR = (0.7, 0.85, 1.0, 1.2, 1.4)
 """Multiples of the last magnitude, which the rounds between full searches try."""
 _REFINEMENTS = (0.84, 1.19, 0.92, 1.09, 0.96, 1.04, 0.98, 1.02)
@@ -45,7 +49,7 @@ class Searched(Attack):
     every: rounds from one full search to the next. In between the adversary adapts the magnitude only.
 
     Directions for the first two goals: minus the mean, minus the standard deviation, both ways along the principal
-    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 300
+    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 200
     candidates, other rounds to 13. Where the rule depends on inner products only (most rules that read whole rows), the
     adversary computes it in the span of the rows and of the rule's state, in some 50 coordinates in place of d: each
     full search compares the result with the rule's own. For other rules 4,096 random columns stand for all.
@@ -199,26 +203,28 @@ class _Search:
         """Return the plan that does most damage, of all or of those near the last round's."""
         last = self.context.state.get("plan")
         if last is None or self.context.step % self.attack.every == 0:
-            plan = self._refined(self._all_plans())
+            plan = self._searched()
             if self.kind == "inner products" and not self._agrees(plan):
                 self.context.state["by_columns"] = torch.ones(1)
                 self.kind = "columns"
                 self._take_coordinates()
-                plan = self._refined(self._all_plans())
+                plan = self._searched()
             return plan
         direction, formation, magnitude = last.tolist()
         kept = min(int(direction), len(self.directions) - 1)
         return self._refined([Plan(kept, int(formation), magnitude * factor) for factor in _NEAR])
 
-    def _all_plans(self) -> list[Plan]:
+    def _searched(self) -> Plan:
+        """Return the best plan of a full search: a coarse one everywhere, then a finer one around the best few."""
         wanted = self.attack.formation
         formations = range(len(_FORMATIONS)) if wanted == "auto" else [_FORMATIONS.index(wanted)]
-        return [
-            Plan(direction, formation, magnitude)
-            for direction in range(len(self.directions))
-            for formation in formations
-            for magnitude in _MAGNITUDES
-        ]
+        best = {}
+        for direction, formation in itertools.product(range(len(self.directions)), formations):
+            tried = {plan: self.damage(plan) for plan in (Plan(direction, formation, c) for c in _MAGNITUDES)}
+            plan = max(tried, key=tried.__getitem__)
+            best[plan] = tried[plan]
+        few = sorted(best, key=best.__getitem__)[-_BEST:]
+        return self._refined([plan._replace(magnitude=plan.magnitude * factor) for plan in few for factor in _BETWEEN])
 
     def _refined(self, plans: list[Plan]) -> Plan:
         tried = {plan: self.damage(plan) for plan in plans}

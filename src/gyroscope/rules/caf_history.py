@@ -27,14 +27,15 @@ class CAFHistory(ContextualRule):
     In one round no rule can tell a common deviation of f rows from noise if it is as small as the error of an honest
     mean, and an adversary that repeats it in every round moves the model. Over many rounds honest noise averages out,
     and the deviation does not. So the server keeps a history for each worker, h_i <- memory * h_i + x_i, and filters
-    the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: the smallest within which some row
-    (history) has n-f rows (histories), itself included. The result is the mean of the rows x_i with the filter's
-    weights. Without a history, in the first round, that is the result of `caf`.
+    the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: the smallest within
+    which some row (history) has n-f rows (histories), itself included. The result is the mean of the rows x_i with the
+    filter's weights. Without a history, in the first round, that is the result of `caf`.
 
-    Guarantee: `caf` applied to the rows alone gives a point y within r R of the honest mean, where R is the largest
-    distance of an honest row from it and r is the `bound_factor` of `caf`. At least n-f rows are within (r + 1) R of
-    y. If the result is farther from y than the nearest n-f rows, the rule returns y instead. So the result is within
-    (2 r + 1) R of the honest mean, whatever the histories hold.
+    Guarantee: let R be the largest distance of an honest row from the honest mean. Some row has n-f rows within s, and
+    s is at most 2 R, because an honest row has all honest ones within 2 R. An honest row is among those n-f, so this
+    row is within s + R of the honest mean. If the result is farther from this row than s, the rule returns the result
+    of `caf` for the rows alone. So the result is within 5 R of the honest mean, or within the bound of `caf`, whatever
+    the histories hold.
 
     A row with a NaN or an infinity has no weight in its round and leaves its worker's history as it was. Cost: two
     tables of distances, O(n^2 d), and at most 2 n eigenproblems of size n. The state is n vectors. memory: the factor
@@ -58,20 +59,21 @@ class CAFHistory(ContextualRule):
     unsupported: ClassVar = {"asynchronous": "the host finds the eigenvectors and decides when to stop"}
 
     def bound_factor(self, n: int, f: int) -> float:
-        return 2 * CAF().bound_factor(n, f) + 1 if f > 0 else 0.0
+        return max(5.0, CAF().bound_factor(n, f)) if f > 0 else 0.0
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         table = _spectral.table_of(distances.squared_distances(rows))
-        alone = filtered(table, f)
         past = context.state.get("history")
-        if past is None or f == 0:
-            histories, weight = rows.clone(), alone
-        else:
-            histories = torch.add(rows, past, alpha=self.memory)
+        weight = None
+        histories = rows.clone() if past is None else torch.add(rows, past, alpha=self.memory)
+        if past is not None and f > 0:
             of_past = _spectral.table_of(distances.squared_distances(histories))
-            weight = filtered(self.present * _scaled(table, f) + _scaled(of_past, f), f)
-            if not _is_near(weight, alone, table, f):
-                weight = alone
+            (scale, central), (scale_of_past, _) = (_scale(each, f) for each in (table, of_past))
+            weight = filtered(self.present * table / scale + of_past / scale_of_past, f)
+            if not _squared_distance(table, central, weight) <= scale * (1 + 1e-9):
+                weight = None
+        if weight is None:
+            weight = filtered(table, f)
         finite = histories.isfinite().all(dim=1, keepdim=True)
         kept = torch.where(finite, histories, torch.zeros_like(rows) if past is None else past)
         shares = torch.from_numpy(weight).to(rows.device)
@@ -79,21 +81,15 @@ class CAFHistory(ContextualRule):
         return Aggregate(weighted_sum(rows, chosen, shares[chosen]), shares), {"history": kept}
 
 
-def _scaled(table: Array, f: int) -> Array:
-    """Return squared distances divided by the smallest one within which some row has n-f rows, itself included."""
-    n = len(table)
-    within = float(np.partition(table, n - f - 1, axis=1)[:, n - f - 1].min())
-    return np.asarray(table / within if 0 < within < math.inf else table)
+def _scale(table: Array, f: int) -> tuple[float, int]:
+    """Return the smallest squared distance within which some row has n-f rows, itself included, and that row."""
+    within = np.partition(table, len(table) - f - 1, axis=1)[:, len(table) - f - 1]
+    central = int(np.argmin(within))
+    return float(within[central]) if 0 < within[central] < math.inf else 1.0, central
 
 
-def _is_near(weight: Array, alone: Array, table: Array, f: int) -> bool:
-    """Return whether the mean with the given weights is as near to that of CAF alone as the nearest n-f rows are."""
-    left = np.flatnonzero((alone > 0) | (weight > 0))
-    some = table[np.ix_(left, left)]
-    if not np.isfinite(some).all():
-        return False
-    change = (weight - alone)[left]
-    moved = -change @ some @ change / 2  # the square of the distance between the two means
-    own = alone[left] @ some @ alone[left] / 2
-    to_mean = np.sort(table[:, alone > 0] @ alone[alone > 0] - own)
-    return bool(moved <= to_mean[len(table) - f - 1] * (1 + 1e-9))
+def _squared_distance(table: Array, row: int, weight: Array) -> float:
+    """Return the square of the distance from a row to the mean of all rows with the given weights."""
+    used = np.flatnonzero(weight)
+    shares = weight[used]
+    return float(table[row, used] @ shares - shares @ table[np.ix_(used, used)] @ shares / 2)
