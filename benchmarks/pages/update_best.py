@@ -20,10 +20,10 @@ from gyroscope.experiments import results
 from gyroscope.experiments.results import SetupResult
 from gyroscope.report import figures
 from gyroscope.runs.config import Config
-from gyroscope.runs.defences import DEFENCES
 
 STUDIES = ("best-search", "best", "best-more")
-BEST = DEFENCES["best"].settings["rule"]
+BEST = "flame"
+"""The rule that lost least in this study; `gyroscope redteam` finds attacks that cost it far more."""
 LIMIT = 2.0
 """The largest loss, in points, that counts as success."""
 

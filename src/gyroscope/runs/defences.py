@@ -23,8 +23,8 @@ class Defence(NamedTuple):
 DEFENCES: dict[str, Defence] = {
     "best": Defence(
         "best",
-        "loses least in the worst case, by all that was measured here: docs/beyond/best.md",
-        {"rule": "flame", "momentum": "workers"},
+        "loses least to attacks that were searched for against it: docs/red-team.md",
+        {"rule": "caf-history", "momentum": "workers"},
     ),
     "none": Defence(
         "none",
