@@ -58,6 +58,7 @@ _ATTACK_VARIANTS = {
     "hidden": ["hidden:gamma=auto", "hidden:gamma=3,coordinate=0,sign=-1", "hidden:coordinate=all"],
     "mimic": ["mimic:worker=0", "mimic:warmup=2"],
     "byzmean": ["byzmean:attack=(empire:factor=2)", "byzmean:attack=gaussian"],
+    "decoy": ["decoy:attack=gaussian,distance=100"],
     "sign-flip": ["sign-flip:scale=3"],
     "gaussian": ["gaussian:std=100"],
     "stale": ["stale:delay=2", "stale:delay=1,source=own"],

@@ -310,6 +310,93 @@ def signguard_attack(attack: Any, rounds: Rounds) -> list[list[float]]:
     return [[center[j] * scale for j in order]] * at.f
 
 
+# --------------------------------------------------------------------------------------- chain, decoy
+
+
+def cosine_distance(a: Row, b: Row) -> float:
+    """1 - cosine of the angle; 1 from a row of zeros to another row, 0 between two of them."""
+    units = [[x / (norm(row) or 1.0) for x in row] for row in (a, b)]
+    return squared_distance(*units) / 2 * (1 if norm(a) and norm(b) else 2)
+
+
+def linked(rows: Rows, longest: float) -> list[list[int]]:
+    """Return the groups of rows that links of at most this cosine distance join, directly or through others."""
+    root = list(range(len(rows)))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows[:i]):
+            if cosine_distance(a, b) <= longest:
+                root = [root[j] if r == root[i] else r for r in root]
+    return [[i for i in range(len(rows)) if root[i] == r] for r in sorted(set(root))]
+
+
+def chain(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """From the row nearest to -mean of a group that links shorter than the next one join, in equal steps to -mean."""
+    at = rounds[-1]
+    h, center = len(at.honest), mean(at.honest)
+    n, goal = h + at.f, [-c for c in (center if any(center) else at.honest[0])]
+    lengths = sorted(map(norm, at.honest))
+    table = sorted(cosine_distance(a, b) for i, a in enumerate(at.honest) for b in at.honest[:i])
+    if not all(lengths) or norm(goal) < 1e-6 * lengths[-1] or len(at.honest[0]) < 2:
+        return None
+    # Rounding decides between links of equal lengths, and where rows are parallel.
+    if any(b - a <= 1e-4 * b for a, b in zip([0.0, *table], [*table, 2.0], strict=True)):
+        return None
+    limit = sorted([*lengths, *[4 * lengths[-1]] * at.f])[(n - 1) // 2]
+    limit = min(limit, lengths[-1])
+    towards = [1 - cosine_distance(x, goal) for x in at.honest]
+    found = []
+    for now, after in zip([0.0, *table], [*table, 2.0], strict=True):
+        groups = linked(at.honest, now)
+        if max(map(len, groups)) > n / 2:
+            break
+        for group in groups:
+            if (len(group) + at.f) > n / 2:
+                start = max(group, key=towards.__getitem__)
+                step = 2 * math.asin(math.sqrt(after * (1 - 2e-5) / 2))
+                left = [max(0.0, angle_between(at.honest[start], goal) - k * step) for k in range(1, at.f + 1)]
+                shares = [towards[i] * min(norm(at.honest[i]), limit) for i in group]
+                found.append(
+                    ((math.fsum(shares) + limit * sum(map(math.cos, left))) / (len(group) + at.f), start, step)
+                )
+    if not found:  # they cannot be a majority before the honest rows are
+        longest = next(t for t in table if len(linked(at.honest, t)) == 1)
+        found = [(0.0, towards.index(max(towards)), 2 * math.asin(math.sqrt(longest / 2)))]
+    best = max(found)
+    if any(best[0] - other[0] <= 1e-6 and other != best for other in found):
+        return None
+    start = at.honest[best[1]]
+    whole = angle_between(start, goal)
+    if math.pi - whole < 1e-3 or whole < 1e-3:
+        return None
+    rows = []
+    for k in range(1, at.f + 1):  # spherical interpolation
+        share = min(1.0, (k - (k - 1) * 1e-5) * best[2] / whole)
+        a, b = math.sin((1 - share) * whole) / math.sin(whole), math.sin(share * whole) / math.sin(whole)
+        row = plus([a * x / norm(start) for x in start], b / norm(goal), goal)
+        rows.append([4 * lengths[-1] * x for x in row])
+    return rows
+
+
+def angle_between(a: Row, b: Row) -> float:
+    return 2 * math.asin(min(1.0, math.sqrt(cosine_distance(a, b) / 2)))
+
+
+def decoy(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """One row mean + D w, the others the inner attack's + D w/(n - f + 1); w is +-1/sqrt(d) everywhere."""
+    at = rounds[-1]
+    h, d = len(at.honest), len(at.honest[0])
+
+    def draw(generator: torch.Generator) -> list[float]:
+        return torch.rand(d, generator=generator, dtype=torch.float64).tolist()  # type: ignore[no-any-return]
+
+    inside = oracle(attack.attack, [later(past, draw) for past in rounds])
+    if inside is None:
+        return None
+    w = [(1 if u > 0.5 else -1) / math.sqrt(d) for u in draw(at.generator())]
+    away = attack.distance * max(map(norm, at.honest))
+    return [plus(mean(at.honest), away, w), *(plus(row, away / (h + 1), w) for row in inside[: at.f - 1])]
+
+
 # ------------------------------------------------------------------------------------- over the rounds
 
 
@@ -416,6 +503,8 @@ ATTACK_ORACLES: dict[str, Oracle] = {
     "anti-cge": anti_cge,
     "byzmean": byzmean,
     "signguard-attack": signguard_attack,
+    "chain": chain,
+    "decoy": decoy,
     "label-flip": lambda _, rounds: [list(row) for row in rounds[-1].flipped],
     "sign-flip": lambda attack, rounds: [[-attack.scale * c for c in mean(rounds[-1].honest)]] * rounds[-1].f,
     "gaussian": gaussian,

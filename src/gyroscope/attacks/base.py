@@ -217,3 +217,15 @@ def to_unit_scale(rows: Tensor) -> tuple[Tensor, float]:
     # In two steps, because 2^-exponent by itself may be outside float64's range although the rows are not.
     half = exponent // 2
     return rows.to(torch.float64) * 2.0**-half * 2.0 ** (half - exponent), 2.0**exponent
+
+
+def finite(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the rows in this dtype; values beyond its range become its largest number."""
+    largest = torch.finfo(dtype).max
+    return rows.clamp(-largest, largest).to(dtype)
+
+
+def normalized(vector: Tensor) -> Tensor:
+    """Return the vector at length 1; a vector of zeros stays zero."""
+    length: Tensor = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)
