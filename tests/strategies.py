@@ -59,6 +59,8 @@ _ATTACK_VARIANTS = {
     "mimic": ["mimic:worker=0", "mimic:warmup=2"],
     "byzmean": ["byzmean:attack=(empire:factor=2)", "byzmean:attack=gaussian"],
     "decoy": ["decoy:attack=gaussian,distance=100"],
+    "persistent": ["persistent:c=0.6,window=1", "persistent:window=2"],
+    "coupled": ["coupled:location=0.3,angle=135", "coupled:angle=180,z=0.5", "coupled:z=auto"],
     "sign-flip": ["sign-flip:scale=3"],
     "gaussian": ["gaussian:std=100"],
     "stale": ["stale:delay=2", "stale:delay=1,source=own"],

@@ -33,6 +33,7 @@ class Round:
     declared_f: int
     dtype: torch.dtype = torch.float64
     server: int = 0
+    parameters: Row = ()
 
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
@@ -411,6 +412,57 @@ def _step(at: Round) -> int:
     return at.step
 
 
+def dot(a: Row, b: Row) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def at_length_1(a: Row) -> list[float]:
+    return [x / (norm(a) or 1.0) for x in a]
+
+
+def random_signs(at: Round) -> list[float]:
+    drawn = torch.rand(len(at.honest[0]), generator=at.generator(), dtype=torch.float64).tolist()
+    return [1.0 if u > 0.5 else -1.0 for u in drawn]
+
+
+def persistent(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """lambda_t v_t s; c shrinks after a window in which chance alone gives s as many coordinates in 1 of 100 cases."""
+    s = random_signs(rounds[0])
+    v = at_length_1([1.0] * len(s))
+    c, begin = attack.c, rounds[0].parameters
+    for t, now in enumerate(rounds):
+        if t > 0:
+            update = at_length_1(plus(rounds[t - 1].parameters, -1.0, now.parameters))
+            row = [x * sign for x, sign in zip(v, s, strict=True)]
+            v = at_length_1([abs(x) for x in plus(update, -1.0, row)])
+        if t > 0 and t % attack.window == 0:
+            total = plus(begin, -1.0, now.parameters)
+            trials = sum(x != 0 for x in total)
+            agree = sum(x * sign > 0 for x, sign in zip(total, s, strict=True))
+            chance = 1 - NormalDist(trials / 2, math.sqrt(trials) / 2).cdf(agree) if trials else 1.0
+            wanted = c / 0.7 if chance < 0.01 else c * 0.7
+            c = wanted if wanted >= 0.5 else c
+            begin = now.parameters
+    at = rounds[-1]
+    return [[c * norm(mean(at.honest)) * x * sign for x, sign in zip(v, s, strict=True)]] * at.f
+
+
+def coupled(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Between mean and reference, perturbed by z deviations at an angle to the reference."""
+    at, s = rounds[-1], random_signs(rounds[0])
+    center = mean(at.honest)
+    update = plus(rounds[-2].parameters, -1.0, at.parameters) if len(rounds) > 1 else center
+    along = at_length_1(update)
+    p = plus(s, -dot(s, along), along)
+    if norm(p) < 1e-3:
+        return None
+    deviation = math.sqrt(math.fsum(squared_distance(x, center) for x in at.honest) / len(at.honest))
+    turned = plus([math.sin(math.radians(attack.angle)) * x for x in at_length_1(p)],
+                  math.cos(math.radians(attack.angle)), along)  # fmt: skip
+    place = plus([attack.location * x for x in center], (1 - attack.location) * norm(center), along)
+    return [plus(place, attack.z * deviation, turned)] * at.f
+
+
 def drop(attack: Any, rounds: Rounds) -> list[list[float]]:
     """Return nothing, or by chance an honest row."""
     at = rounds[-1]
@@ -505,6 +557,8 @@ ATTACK_ORACLES: dict[str, Oracle] = {
     "signguard-attack": signguard_attack,
     "chain": chain,
     "decoy": decoy,
+    "persistent": persistent,
+    "coupled": coupled,
     "label-flip": lambda _, rounds: [list(row) for row in rounds[-1].flipped],
     "sign-flip": lambda attack, rounds: [[-attack.scale * c for c in mean(rounds[-1].honest)]] * rounds[-1].f,
     "gaussian": gaussian,

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 from attack_oracles import ATTACK_ORACLES, Round, oracle
-from attack_rounds import context_for, own_gradients, send
+from attack_rounds import context_for, own_gradients, parameters_at, send
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import ATTACK_SPECS, DTYPES, SCALES, matrices, normal, strided
@@ -185,6 +185,7 @@ def rounds_of(history: list[Tensor], f: int, seed: int, server: int) -> list[Rou
             declared_f=context_for(honest, f).declared_f,
             dtype=honest.dtype,
             server=server,
+            parameters=parameters_at(honest, step).tolist(),
         )
         for step, honest in enumerate(history)
     ]
@@ -264,6 +265,11 @@ WRONG = {
     "alternate:attack": [None, "", 3, "litle", "little/empire"],
     "stranger:attacks": [None, "", (), 3, "little/litle"],
     "byzmean:attack": [None, "", "litle:factor=1"],
+    "persistent:c": [0, -1.0, math.nan, True, "auto", None],
+    "persistent:window": [0, 1.5, True, None],
+    "coupled:location": [-0.1, 1.1, True, "mean", None],
+    "coupled:angle": [89, 181, True, None],
+    "coupled:z": [0, -1.0, math.inf, True, "z", None],
     "decoy:distance": [0, -1.0, math.inf, True, "far", None],
     "decoy:attack": [None, "", "little/empire"],
     "equivocate:attack": [None, ""],

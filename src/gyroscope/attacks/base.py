@@ -120,6 +120,10 @@ class AttackContext:
         """Draw float64 numbers in [0, 1) from the adversary's generator, on its device."""
         return torch.rand(*shape, generator=self.generator, dtype=torch.float64, device=self.generator.device)
 
+    def signs(self, like: Tensor) -> Tensor:
+        """Draw 1 or -1 for each value of a vector, in its dtype and on its device."""
+        return self.uniform(len(like)).sub_(0.5).sign_().to(like)
+
 
 @dataclasses.dataclass(frozen=True)
 class Attack(registry.Named):

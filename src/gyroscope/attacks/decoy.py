@@ -39,7 +39,6 @@ class Decoy(Nested):
         unit, scale = to_unit_scale(honest)
         away = self.distance * float(torch.linalg.vector_norm(unit, dim=1).max()) / honest.shape[1] ** 0.5
         # At most half of what the dtype can hold, so that the others' part of it is exact also among huge rows.
-        along = context.uniform(honest.shape[1]).sub_(0.5).sign_().to(unit)
-        along *= min(away * scale, torch.finfo(honest.dtype).max / 2)
+        along = context.signs(unit[0]) * min(away * scale, torch.finfo(honest.dtype).max / 2)
         others = call(self.attack, honest, f, context)[: f - 1] + along / (len(honest) + 1)
         return finite(torch.cat([(unit.mean(dim=0) * scale + along).unsqueeze(0), others]), honest.dtype)
