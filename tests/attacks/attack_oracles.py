@@ -33,6 +33,7 @@ class Round:
     declared_f: int
     dtype: torch.dtype = torch.float64
     server: int = 0
+    parameters: Row = ()
 
     def generator(self) -> torch.Generator:
         return torch.Generator().manual_seed(self.seed)
@@ -310,6 +311,93 @@ def signguard_attack(attack: Any, rounds: Rounds) -> list[list[float]]:
     return [[center[j] * scale for j in order]] * at.f
 
 
+# --------------------------------------------------------------------------------------- chain, decoy
+
+
+def cosine_distance(a: Row, b: Row) -> float:
+    """1 - cosine of the angle; 1 from a row of zeros to another row, 0 between two of them."""
+    units = [[x / (norm(row) or 1.0) for x in row] for row in (a, b)]
+    return squared_distance(*units) / 2 * (1 if norm(a) and norm(b) else 2)
+
+
+def linked(rows: Rows, longest: float) -> list[list[int]]:
+    """Return the groups of rows that links of at most this cosine distance join, directly or through others."""
+    root = list(range(len(rows)))
+    for i, a in enumerate(rows):
+        for j, b in enumerate(rows[:i]):
+            if cosine_distance(a, b) <= longest:
+                root = [root[j] if r == root[i] else r for r in root]
+    return [[i for i in range(len(rows)) if root[i] == r] for r in sorted(set(root))]
+
+
+def chain(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """From the row nearest to -mean of a group that links shorter than the next one join, in equal steps to -mean."""
+    at = rounds[-1]
+    h, center = len(at.honest), mean(at.honest)
+    n, goal = h + at.f, [-c for c in (center if any(center) else at.honest[0])]
+    lengths = sorted(map(norm, at.honest))
+    table = sorted(cosine_distance(a, b) for i, a in enumerate(at.honest) for b in at.honest[:i])
+    if not all(lengths) or norm(goal) < 1e-6 * lengths[-1] or len(at.honest[0]) < 2:
+        return None
+    # Rounding decides between links of equal lengths, and where rows are parallel.
+    if any(b - a <= 1e-4 * b for a, b in zip([0.0, *table], [*table, 2.0], strict=True)):
+        return None
+    limit = sorted([*lengths, *[4 * lengths[-1]] * at.f])[(n - 1) // 2]
+    limit = min(limit, lengths[-1])
+    towards = [1 - cosine_distance(x, goal) for x in at.honest]
+    found = []
+    for now, after in zip([0.0, *table], [*table, 2.0], strict=True):
+        groups = linked(at.honest, now)
+        if max(map(len, groups)) > n / 2:
+            break
+        for group in groups:
+            if (len(group) + at.f) > n / 2:
+                start = max(group, key=towards.__getitem__)
+                step = 2 * math.asin(math.sqrt(after * (1 - 2e-5) / 2))
+                left = [max(0.0, angle_between(at.honest[start], goal) - k * step) for k in range(1, at.f + 1)]
+                shares = [towards[i] * min(norm(at.honest[i]), limit) for i in group]
+                found.append(
+                    ((math.fsum(shares) + limit * sum(map(math.cos, left))) / (len(group) + at.f), start, step)
+                )
+    if not found:  # they cannot be a majority before the honest rows are
+        longest = next(t for t in table if len(linked(at.honest, t)) == 1)
+        found = [(0.0, towards.index(max(towards)), 2 * math.asin(math.sqrt(longest / 2)))]
+    best = max(found)
+    if any(best[0] - other[0] <= 1e-6 and other != best for other in found):
+        return None
+    start = at.honest[best[1]]
+    whole = angle_between(start, goal)
+    if math.pi - whole < 1e-3 or whole < 1e-3:
+        return None
+    rows = []
+    for k in range(1, at.f + 1):  # spherical interpolation
+        share = min(1.0, (k - (k - 1) * 1e-5) * best[2] / whole)
+        a, b = math.sin((1 - share) * whole) / math.sin(whole), math.sin(share * whole) / math.sin(whole)
+        row = plus([a * x / norm(start) for x in start], b / norm(goal), goal)
+        rows.append([4 * lengths[-1] * x for x in row])
+    return rows
+
+
+def angle_between(a: Row, b: Row) -> float:
+    return 2 * math.asin(min(1.0, math.sqrt(cosine_distance(a, b) / 2)))
+
+
+def decoy(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """One row mean + D w, the others the inner attack's + D w/(n - f + 1); w is +-1/sqrt(d) everywhere."""
+    at = rounds[-1]
+    h, d = len(at.honest), len(at.honest[0])
+
+    def draw(generator: torch.Generator) -> list[float]:
+        return torch.rand(d, generator=generator, dtype=torch.float64).tolist()  # type: ignore[no-any-return]
+
+    inside = oracle(attack.attack, [later(past, draw) for past in rounds])
+    if inside is None:
+        return None
+    w = [(1 if u > 0.5 else -1) / math.sqrt(d) for u in draw(at.generator())]
+    away = attack.distance * max(map(norm, at.honest))
+    return [plus(mean(at.honest), away, w), *(plus(row, away / (h + 1), w) for row in inside[: at.f - 1])]
+
+
 # ------------------------------------------------------------------------------------- over the rounds
 
 
@@ -322,6 +410,57 @@ def stale(attack: Any, rounds: Rounds) -> list[list[float]]:
 
 def _step(at: Round) -> int:
     return at.step
+
+
+def dot(a: Row, b: Row) -> float:
+    return math.fsum(x * y for x, y in zip(a, b, strict=True))
+
+
+def at_length_1(a: Row) -> list[float]:
+    return [x / (norm(a) or 1.0) for x in a]
+
+
+def random_signs(at: Round) -> list[float]:
+    drawn = torch.rand(len(at.honest[0]), generator=at.generator(), dtype=torch.float64).tolist()
+    return [1.0 if u > 0.5 else -1.0 for u in drawn]
+
+
+def persistent(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """lambda_t v_t s; c shrinks after a window in which chance alone gives s as many coordinates in 1 of 100 cases."""
+    s = random_signs(rounds[0])
+    v = at_length_1([1.0] * len(s))
+    c, begin = attack.c, rounds[0].parameters
+    for t, now in enumerate(rounds):
+        if t > 0:
+            update = at_length_1(plus(rounds[t - 1].parameters, -1.0, now.parameters))
+            row = [x * sign for x, sign in zip(v, s, strict=True)]
+            v = at_length_1([abs(x) for x in plus(update, -1.0, row)])
+        if t > 0 and t % attack.window == 0:
+            total = plus(begin, -1.0, now.parameters)
+            trials = sum(x != 0 for x in total)
+            agree = sum(x * sign > 0 for x, sign in zip(total, s, strict=True))
+            chance = 1 - NormalDist(trials / 2, math.sqrt(trials) / 2).cdf(agree) if trials else 1.0
+            wanted = c / 0.7 if chance < 0.01 else c * 0.7
+            c = wanted if wanted >= 0.5 else c
+            begin = now.parameters
+    at = rounds[-1]
+    return [[c * norm(mean(at.honest)) * x * sign for x, sign in zip(v, s, strict=True)]] * at.f
+
+
+def coupled(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Between mean and reference, perturbed by z deviations at an angle to the reference."""
+    at, s = rounds[-1], random_signs(rounds[0])
+    center = mean(at.honest)
+    update = plus(rounds[-2].parameters, -1.0, at.parameters) if len(rounds) > 1 else center
+    along = at_length_1(update)
+    p = plus(s, -dot(s, along), along)
+    if norm(p) < 1e-3:
+        return None
+    deviation = math.sqrt(math.fsum(squared_distance(x, center) for x in at.honest) / len(at.honest))
+    turned = plus([math.sin(math.radians(attack.angle)) * x for x in at_length_1(p)],
+                  math.cos(math.radians(attack.angle)), along)  # fmt: skip
+    place = plus([attack.location * x for x in center], (1 - attack.location) * norm(center), along)
+    return [plus(place, attack.z * deviation, turned)] * at.f
 
 
 def drop(attack: Any, rounds: Rounds) -> list[list[float]]:
@@ -416,6 +555,10 @@ ATTACK_ORACLES: dict[str, Oracle] = {
     "anti-cge": anti_cge,
     "byzmean": byzmean,
     "signguard-attack": signguard_attack,
+    "chain": chain,
+    "decoy": decoy,
+    "persistent": persistent,
+    "coupled": coupled,
     "label-flip": lambda _, rounds: [list(row) for row in rounds[-1].flipped],
     "sign-flip": lambda attack, rounds: [[-attack.scale * c for c in mean(rounds[-1].honest)]] * rounds[-1].f,
     "gaussian": gaussian,

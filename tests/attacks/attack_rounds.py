@@ -18,6 +18,11 @@ def own_gradients(honest: Tensor, f: int, step: int, flipped: bool) -> Tensor:
     return honest.mean(dim=0) + noise * honest.abs().max() * 0.1
 
 
+def parameters_at(honest: Tensor, step: int) -> Tensor:
+    """Return the model's parameters at a step: a trajectory that has nothing to do with the rows."""
+    return normal(1, honest.shape[1], seed=500 + step)[0].to(honest.dtype)
+
+
 def context_for(
     honest: Tensor,
     f: int,
@@ -28,6 +33,7 @@ def context_for(
     state: MutableMapping[str, Tensor] | None = None,
     rule: Rule | None = None,
     server: int = 0,
+    parameters: Tensor | None = None,
 ) -> AttackContext:
     """Return a context in which the rule is the median, told f or as many as it can tolerate."""
     return AttackContext(
@@ -35,6 +41,7 @@ def context_for(
         declared_f=min(f, (len(honest) + f - 1) // 2) if declared_f is None else declared_f,
         generator=torch.Generator().manual_seed(seed),
         step=step,
+        parameters=parameters_at(honest, step) if parameters is None else parameters,
         state={} if state is None else state,
         compute_gradients=lambda flipped: own_gradients(honest, f, step, flipped),
         momentum="workers",

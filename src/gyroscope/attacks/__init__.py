@@ -9,6 +9,7 @@ from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.byzmean import ByzMean
 from gyroscope.attacks.chain import Chain
+from gyroscope.attacks.coupled import Coupled
 from gyroscope.attacks.decoy import Decoy
 from gyroscope.attacks.empire import Empire
 from gyroscope.attacks.empire_strict import EmpireStrict
@@ -24,6 +25,7 @@ from gyroscope.attacks.little import Little
 from gyroscope.attacks.mimic import Mimic
 from gyroscope.attacks.min_max import MinMax
 from gyroscope.attacks.min_sum import MinSum
+from gyroscope.attacks.persistent import Persistent
 from gyroscope.attacks.searched import Searched
 from gyroscope.attacks.signguard_attack import SignGuardAttack
 from gyroscope.attacks.split import Split
@@ -31,18 +33,18 @@ from gyroscope.attacks.stranger import Stranger
 
 _DIRECTED = (Little, Empire, EmpireStrict, MinMax, MinSum)
 _AGAINST_ONE_RULE = (FangKrum, FangTrimmedMean, Hidden, Mimic, AntiCGE, ByzMean, SignGuardAttack, Chain, Decoy)
+_OVER_ROUNDS = (Persistent, Coupled, Searched)
 _FAULTS = (LabelFlip, SignFlip, Gaussian, Zero, Nan, Inf, Stale, Drop)
-_SEARCHING = (Searched,)
 _AROUND_OTHERS = (Split, Stranger, Alternate, Rare, Equivocate, Foresight)
 ATTACKS: dict[str, type[Attack]] = {
-    attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_SEARCHING, *_FAULTS, *_AROUND_OTHERS)
+    attack.name: attack for attack in (*_DIRECTED, *_AGAINST_ONE_RULE, *_OVER_ROUNDS, *_FAULTS, *_AROUND_OTHERS)
 }
 
 __all__ = [
-    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Decoy", "Drop", "Empire",
-    "EmpireStrict", "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf",
-    "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Rare", "Searched", "SignFlip", "SignGuardAttack",
-    "Split", "Stale", "Stranger", "Zero", "make", "parse",
+    "ATTACKS", "Alternate", "AntiCGE", "Attack", "AttackContext", "ByzMean", "Chain", "Coupled", "Decoy", "Drop",
+    "Empire", "EmpireStrict", "Equivocate", "FangKrum", "FangTrimmedMean", "Foresight", "Gaussian", "Hidden", "Inf",
+    "LabelFlip", "Little", "Mimic", "MinMax", "MinSum", "Nan", "Persistent", "Rare", "Searched", "SignFlip",
+    "SignGuardAttack", "Split", "Stale", "Stranger", "Zero", "make", "parse",
 ]  # fmt: skip
 
 

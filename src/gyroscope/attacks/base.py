@@ -120,6 +120,10 @@ class AttackContext:
         """Draw float64 numbers in [0, 1) from the adversary's generator, on its device."""
         return torch.rand(*shape, generator=self.generator, dtype=torch.float64, device=self.generator.device)
 
+    def signs(self, like: Tensor) -> Tensor:
+        """Draw 1 or -1 for each value of a vector, in its dtype and on its device."""
+        return self.uniform(len(like)).sub_(0.5).sign_().to(like)
+
 
 @dataclasses.dataclass(frozen=True)
 class Attack(registry.Named):
@@ -217,3 +221,15 @@ def to_unit_scale(rows: Tensor) -> tuple[Tensor, float]:
     # In two steps, because 2^-exponent by itself may be outside float64's range although the rows are not.
     half = exponent // 2
     return rows.to(torch.float64) * 2.0**-half * 2.0 ** (half - exponent), 2.0**exponent
+
+
+def finite(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the rows in this dtype; values beyond its range become its largest number."""
+    largest = torch.finfo(dtype).max
+    return rows.clamp(-largest, largest).to(dtype)
+
+
+def normalized(vector: Tensor) -> Tensor:
+    """Return the vector at length 1; a vector of zeros stays zero."""
+    length: Tensor = torch.linalg.vector_norm(vector, dim=-1, keepdim=True)
+    return vector / length.clamp_min(torch.finfo(vector.dtype).tiny)

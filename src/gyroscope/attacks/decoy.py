@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope.attacks.base import Attack, AttackContext
+from gyroscope.attacks.base import Attack, AttackContext, finite, to_unit_scale
 from gyroscope.attacks.faults import SignFlip
 from gyroscope.attacks.nested import Nested, call
 
@@ -21,12 +21,12 @@ class Decoy(Nested):
     plus a w, with a = D / (n - f + 1).
 
     A rule that looks at the direction in which rows spread most (`dnc`) then looks along w and nowhere else. There the
-    mean of all n rows is exactly at a: the f - 1 others deviate from it by nothing, and every honest row deviates. So
-    the rule drops the decoy and honest rows, and keeps the others, whatever the inner attack sends. Two Byzantine
+    mean of all n rows is at a: the f - 1 others deviate from it by next to nothing, and every honest row does. So the
+    rule drops the decoy and honest rows, and keeps the others, whatever the inner attack sends. Two Byzantine
     workers are enough; a single one sends the decoy only.
 
     w has the same magnitude in every coordinate, so that it works on any part of them. distance: D, in multiples of the
-    largest distance of an honest row from their mean. attack: `sign-flip:scale=1000` by default.
+    longest honest row. attack: `sign-flip:scale=1000` by default.
     """
 
     attack: Attack = _DEFAULT
@@ -36,9 +36,9 @@ class Decoy(Nested):
     summary = "one row far out along a random direction hides the inner attack's rows from rules that look along one"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        mean = honest.mean(dim=0)
-        away = self.distance * torch.linalg.vector_norm(honest - mean, dim=1).max()
-        signs = context.uniform(len(mean)).sub_(0.5).sign_().to(honest)
-        along = signs * (away / len(mean) ** 0.5)
+        unit, scale = to_unit_scale(honest)
+        away = self.distance * float(torch.linalg.vector_norm(unit, dim=1).max()) / honest.shape[1] ** 0.5
+        # At most half of what the dtype can hold, so that the others' part of it is exact also among huge rows.
+        along = context.signs(unit[0]) * min(away * scale, torch.finfo(honest.dtype).max / 2)
         others = call(self.attack, honest, f, context)[: f - 1] + along / (len(honest) + 1)
-        return torch.cat([(mean + along).unsqueeze(0), others])
+        return finite(torch.cat([(unit.mean(dim=0) * scale + along).unsqueeze(0), others]), honest.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -15,12 +16,12 @@ from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
-# Where `auto` looks for its factor: the powers of two from 1/16 to 64, four steps to the octave where attacks have
-# their best factors (against Bulyan the damage has several peaks there), then what `best_factor` adds to them.
-_COARSE = sorted({2.0**exponent for exponent in range(-4, 7)} | {2.0 ** (step / 4) for step in range(-8, 13)})
-_BISECTIONS = 12
-_SCAN = 10
-_REFINEMENTS = 10
+# Where `auto` looks for its factor first: the powers of two from 1/256 to 128, eight steps to the octave where attacks
+# have their best factors. `best_factor` then looks between these, so many times, down to so small a relative distance.
+_COARSE = sorted({2.0**exponent for exponent in range(-8, 8)} | {2.0 ** (step / 8) for step in range(-16, 25)})
+_REFINEMENTS = 60
+_RESOLUTION = 1e-3
+_NEAR = 1.5
 
 Damage = Callable[[Tensor], float]
 
@@ -87,37 +88,34 @@ def damage_to(
 def best_factor(origin: Tensor, direction: Tensor, damage: Damage) -> float:
     """Return the factor with which origin + factor * direction does most damage.
 
-    The search has four parts: a coarse one; a bisection of the edge beyond which the rule excludes the Byzantine rows
-    and its output no longer changes; a scan just below it, where the damage is often greatest (for Bulyan in a narrow
-    spike); and a golden-section search between the neighbours of the best. It returns the best factor that it tried,
-    never an interpolated one, and of equally good ones the smallest.
+    The search applies the rule to 51 factors from 1/256 to 128, and then at most 60 times to the middle between two
+    neighbours, 111 times in all. It chooses the neighbours that promise most: the larger of their damages plus the
+    difference, because where the damage differs it may have a peak in between, or rise until the rule excludes the
+    rows. Every third time, and if none promises more than the best so far, it chooses those that are farthest apart
+    within a factor of 1.5 of the best. It returns the best factor that it tried, of equally good ones the smallest.
+
+    That is at least 99 % of the best on a dense grid for all rules here but one: under Bulyan with rescoring the damage
+    has many peaks, some as narrow as 1 % of the factor, and in a few rounds of a hundred the search misses the highest.
     """
-    seen: dict[float, float] = {}
+    seen = {factor: damage(torch.add(origin, direction, alpha=factor)) for factor in _COARSE}
 
-    def done(factor: float) -> float:
-        if factor not in seen:
-            seen[factor] = damage(torch.add(origin, direction, alpha=factor))
-        return seen[factor]
+    def promise(gap: tuple[float, float]) -> float:
+        low, high = seen[gap[0]], seen[gap[1]]
+        return max(low, high) + abs(low - high)
 
-    excluded = done(_COARSE[-1])
-    taken = [factor for factor in _COARSE if done(factor) != excluded]
-    if taken and taken[-1] < _COARSE[-2]:
-        last = _COARSE.index(taken[-1])
-        low, high = _COARSE[last], _COARSE[last + 1]
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if done(middle) == excluded else (middle, high)
-        start = _COARSE[max(0, last - 1)]
-        for step in range(1, _SCAN):
-            done(start + (low - start) * step / _SCAN)
-    best = max(seen, key=seen.__getitem__)
-    low = max((factor for factor in seen if factor < best), default=best / 2)
-    high = min((factor for factor in seen if factor > best), default=best * 2)
-    golden = (math.sqrt(5) - 1) / 2
-    for _ in range(_REFINEMENTS):
-        left, right = high - golden * (high - low), low + golden * (high - low)
-        if done(left) >= done(right):
-            high = right
-        else:
-            low = left
+    for turn in range(_REFINEMENTS):
+        best = max(sorted(seen), key=seen.__getitem__)
+        gaps = [
+            (low, high)
+            for low, high in itertools.pairwise(sorted(seen))
+            if high - low > _RESOLUTION * high and seen[low] != seen[high]
+        ]
+        if not gaps or seen[best] == math.inf:
+            break
+        low, high = max(gaps, key=promise)
+        if turn % 3 == 2 or promise((low, high)) <= seen[best]:
+            near = [gap for gap in gaps if best / _NEAR <= gap[0] and gap[1] <= best * _NEAR]
+            low, high = max(near or gaps, key=lambda gap: gap[1] / gap[0])
+        middle = (low + high) / 2
+        seen[middle] = damage(torch.add(origin, direction, alpha=middle))
     return max(sorted(seen), key=seen.__getitem__)

@@ -24,7 +24,7 @@ class Hidden(Attack):
 
     gamma: `krum`, the largest with which Krum ranks the Byzantine rows first (the configured Krum, or else the original
         one: see `fang-krum`); it costs no call of the rule. `auto`: the one that moves the configured rule's output
-        furthest, between 1/16 and 128 times the honest rows' root mean square distance from their mean. Or a number.
+        furthest, between 1/256 and 128 times the honest rows' root mean square distance from their mean. Or a number.
     coordinate: which one, the last by default (as in the released code of this library's paper); `all` for E = 1
         everywhere, which is the original paper's attack on the maximum norm.
     sign: 1 adds gamma, -1 subtracts it.

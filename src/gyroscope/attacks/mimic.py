@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
-from gyroscope.attacks.base import Attack, AttackContext, repeat
+from gyroscope.attacks.base import Attack, AttackContext, normalized, repeat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,5 +82,4 @@ def _turned(z: Tensor, deviations: Tensor, t: int) -> Tensor:
         length = torch.linalg.vector_norm(pull)
         if float(length) > 0:
             z = (t * z + pull / length) / (t + 1)
-    norm: Tensor = torch.linalg.vector_norm(z).clamp_min(torch.finfo(z.dtype).tiny)
-    return z / norm
+    return normalized(z)

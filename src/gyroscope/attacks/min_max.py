@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._linalg import distances
-from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
+from gyroscope.attacks.base import Attack, AttackContext, normalized, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,7 @@ class DistanceBounded(Attack):
             return -honest.std(dim=0) if len(honest) > 1 else torch.zeros_like(mean)
         if self.direction == "sign":
             return -mean.sign()
-        length: Tensor = torch.linalg.vector_norm(mean).clamp_min(torch.finfo(mean.dtype).tiny)
-        return -mean / length
+        return -normalized(mean)
 
 
 @dataclasses.dataclass(frozen=True)

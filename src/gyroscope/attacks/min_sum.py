@@ -18,6 +18,9 @@ class MinSum(DistanceBounded):
 
     Stricter than `min-max`: the row must be about as near to the honest rows as an honest row. direction: p = -std
     (`std`, the default), -sign(mean) (`sign`) or -mean/|mean| (`mean`). Cost: the honest rows' h(h-1)/2 distances.
+
+    The paper's bound is the maximum over i, as here. The authors' released code takes the minimum, so its rows are
+    nearer to the mean.
     """
 
     name = "min-sum"
