@@ -66,62 +66,47 @@ class Searched(Attack):
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         if context.rule is None:
             context.outcome(honest)  # raises the error that says what is missing
-        rows = honest.double()
-        scale = float(torch.linalg.vector_norm(rows - rows.mean(dim=0), dim=1).square().mean().sqrt())
-        scale = scale or float(torch.linalg.vector_norm(rows, dim=1).max())
+        mean = honest.mean(dim=0)
+        lengths = torch.linalg.vector_norm(honest - mean, dim=1, dtype=torch.float64)
+        scale = float(lengths.square().mean().sqrt()) or float(torch.linalg.vector_norm(mean, dtype=torch.float64))
         if not 0 < scale < math.inf:
-            return honest.mean(dim=0).expand(f, -1)
-        search = _Search(self, rows, self._extra(rows, honest, context), f, scale, honest.dtype, context)
+            return mean.expand(f, -1)
+        search = _Search(self, torch.cat([honest, self._extra(honest, mean, context)]), len(honest), f, scale, context)
         plan = search.best()
         context.state["plan"] = torch.tensor(plan, dtype=torch.float64)
-        sent = search.coefficients(plan) @ search.vectors
-        step = sent.mean(dim=0) - rows.mean(dim=0)
-        context.state["last"] = (step / torch.linalg.vector_norm(step).clamp_min(1e-300)).to(honest.dtype)
-        return sent.to(honest.dtype)
+        sent = search.coefficients(plan).to(honest) @ search.vectors
+        step = sent.mean(dim=0) - mean
+        context.state["last"] = step / torch.linalg.vector_norm(step).clamp_min(torch.finfo(step.dtype).tiny)
+        return sent
 
-    def _extra(self, rows: Tensor, honest: Tensor, context: AttackContext) -> Tensor:
+    def _extra(self, honest: Tensor, mean: Tensor, context: AttackContext) -> Tensor:
         """Return directions outside of the rows' own span: the one to drift along, or the deviation and the last."""
         state = context.state
+        deviation = torch.zeros_like(mean)
+        if len(honest) > 1:
+            deviation = -(context.moments or CachedMoments(honest)).std
         if self.goal != "drift":
-            return torch.stack([_deviation(honest, context), *([state["last"].double()] if "last" in state else [])])
+            return torch.stack([deviation, *([state["last"]] if "last" in state else [])])
         if self.drift == "home":
             if context.parameters is None:
                 raise MissingKnowledgeError("pushes the model back to its first parameters: give parameters=vector")
             state.setdefault("home", context.parameters.clone())
-            away = context.parameters.double() - state["home"].double()
-            return (away if bool(away.any()) else -rows.mean(dim=0)).unsqueeze(0)
+            away = context.parameters - state["home"]
+            return (away.to(mean) if bool(away.any()) else -mean).unsqueeze(0)
         if "direction" not in state:
-            signs = context.uniform(rows.shape[1]).sub_(0.5).sign_().to(rows)
-            chosen = {"std": _deviation(honest, context), "mean": -rows.mean(dim=0), "signs": signs}[self.drift]
-            state["direction"] = chosen.to(torch.float32)
-        return state["direction"].double().unsqueeze(0)
-
-
-def _deviation(honest: Tensor, context: AttackContext) -> Tensor:
-    """Return minus the standard deviation of each coordinate; zero for a single honest row."""
-    moments = context.moments or CachedMoments(honest)
-    return -moments.std.double() if len(honest) > 1 else torch.zeros_like(honest[0], dtype=torch.float64)
+            signs = context.uniform(len(mean)).sub_(0.5).sign_().to(mean)
+            state["direction"] = {"std": deviation, "mean": -mean, "signs": signs}[self.drift].clone()
+        return state["direction"].unsqueeze(0)
 
 
 class _Search:
     """The candidates of one round, as combinations of few vectors, and the damage that each does."""
 
-    def __init__(
-        self,
-        attack: Searched,
-        rows: Tensor,
-        extra: Tensor,
-        f: int,
-        scale: float,
-        dtype: torch.dtype,
-        context: AttackContext,
-    ) -> None:
-        self.attack, self.f, self.scale, self.dtype, self.context = attack, f, scale, dtype, context
-        self.vectors = torch.cat([rows, extra])
-        self.h = len(rows)
+    def __init__(self, attack: Searched, vectors: Tensor, h: int, f: int, scale: float, context: AttackContext) -> None:
+        self.attack, self.vectors, self.h, self.f, self.scale, self.context = attack, vectors, h, f, scale, context
         assert context.rule is not None
         self.rule = context.rule
-        whole = rows.shape[1] <= _COLUMNS or context.preview is not None
+        whole = vectors.shape[1] <= _COLUMNS or context.preview is not None
         self.kind = "whole" if whole else "columns" if "by_columns" in context.state else "inner products"
         self._take_coordinates()
 
@@ -129,17 +114,17 @@ class _Search:
         """Choose in which coordinates to apply the rule, its state included; directions are combinations of vectors."""
         k, d = self.vectors.shape
         self.rule_context = known = self.context.rule_context
-        self.coordinates = self.vectors
+        self.coordinates = self.vectors.double() if self.kind == "whole" else self.vectors
         if self.kind != "whole":
             # What the rule remembers or trusts has d values, too, and needs the same coordinates.
             kept = {name: value for name, value in known.state.items() if value.dim() > 0 and value.shape[-1] == d}
             others = [*kept.values(), *([] if known.trusted is None else [known.trusted])]
-            vectors = torch.cat([self.vectors, *(other.reshape(-1, d).double() for other in others)])
+            vectors = torch.cat([self.vectors, *(other.reshape(-1, d).to(self.vectors) for other in others)])
             if self.kind == "columns":
                 drawn = (self.context.uniform(_COLUMNS) * d).long()
-                coordinates = vectors[:, drawn.to(vectors.device)]
+                coordinates = vectors[:, drawn.to(vectors.device)].double()
             else:
-                values, axes = torch.linalg.eigh(vectors @ vectors.T)
+                values, axes = torch.linalg.eigh((vectors @ vectors.T).double())
                 coordinates = axes * values.clamp_min(0).sqrt()
             self.coordinates, *parts = torch.split(coordinates, [k, *(other.numel() // d for other in others)])
             shaped = [part.reshape(*other.shape[:-1], -1) for part, other in zip(parts, others, strict=True)]
@@ -165,9 +150,8 @@ class _Search:
             main[:, : self.h] = axes[:, -len(main) :].T
             main -= main[:, : self.h].sum(dim=1, keepdim=True) * self.average
             found = torch.cat([-self.average.unsqueeze(0), extra, main, -main])
-        lengths = torch.linalg.vector_norm(
-            found @ (self.vectors if self.kind == "columns" else self.coordinates), dim=1, keepdim=True
-        )
+        whole = found.to(self.vectors) @ self.vectors if self.kind == "columns" else found @ self.coordinates
+        lengths = torch.linalg.vector_norm(whole, dim=1, keepdim=True, dtype=torch.float64)
         return torch.where(lengths > 0, found / lengths.clamp_min(1e-300), 0.0)
 
     def coefficients(self, plan: Plan) -> Tensor:
@@ -189,8 +173,9 @@ class _Search:
         mean = honest.mean(dim=0)
         known = self.rule_context
         if rows.shape[1] == self.vectors.shape[1]:  # the rows themselves
-            rows, known = self.context.shown(rows.to(self.dtype)), self.context.rule_context
+            rows, known = self.context.shown(rows.to(self.vectors.dtype)), self.context.rule_context
         result = self.rule(rows, self.context.declared_f, known).vector.double()
+        byzantine, mean = byzantine.double(), mean.double()
         if self.attack.goal == "distance":
             value = float(torch.linalg.vector_norm(result - mean))
         elif self.attack.goal == "against":
@@ -238,5 +223,5 @@ class _Search:
     def _agrees(self, plan: Plan) -> bool:
         """Return whether the rule itself does to the rows what it does to their coordinates."""
         expected = self.damage(plan)
-        got = self._measure(self.vectors[: self.h], self.coefficients(plan) @ self.vectors, plan)
+        got = self._measure(self.vectors[: self.h], self.coefficients(plan).to(self.vectors) @ self.vectors, plan)
         return expected == got or abs(expected - got) <= 0.01 * abs(got)
