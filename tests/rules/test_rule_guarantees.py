@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import BAD, DTYPES, NON_FINITE, RESILIENT_SPECS, Problem, collusions, normal, problems
+from strategies import BAD, DTYPES, NON_FINITE, RESILIENT_SPECS, Problem, collusions, normal, problems, seeds
 from torch import Tensor
 
+from gyroscope.attacks import ATTACKS
 from gyroscope.rules import RULES, Rule, parse
 
 by_name = pytest.mark.parametrize("name", RULES)
@@ -61,6 +62,21 @@ def test_keeps_its_guarantee_whatever_f_rows_hold(spec: str, data: st.DataObject
 def test_keeps_its_guarantee_against_f_colluding_rows(spec: str, data: st.DataObject) -> None:
     rule = parse(spec)
     problem = data.draw(collusions(rule))
+    assert_guarantee(rule, problem, problem.apply(rule).vector)
+
+
+@by_resilient_spec
+@pytest.mark.parametrize("attack", ["chain", "decoy"])
+@given(seed=seeds, f=st.integers(1, 6), extra=st.integers(0, 4), offset=st.sampled_from([0.0, 0.3, 3.0]))
+@settings(max_examples=10)
+def test_keeps_its_guarantee_against_attacks_on_how_rules_find_outliers(
+    spec: str, attack: str, seed: int, f: int, extra: int, offset: float
+) -> None:
+    rule = parse(spec)
+    n = rule.min_workers(f) + extra
+    rows = normal(n, 20, seed) + offset
+    rows[-f:] = ATTACKS[attack]()(rows[:-f], f)
+    problem = Problem(rows, f, tuple(range(n - f, n)))
     assert_guarantee(rule, problem, problem.apply(rule).vector)
 
 
