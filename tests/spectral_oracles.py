@@ -160,7 +160,7 @@ def component(table: dict[tuple[int, int], Any], members: list[int], threshold: 
 
 def around(table: dict[tuple[int, int], Any], members: list[int], threshold: Any, size: int) -> list[int] | None:
     """Return the rows within the threshold of the first row that has so many."""
-    near = ([other for other in members if table[row, other] <= threshold] for row in members)
+    near = (sorted(other for other in members if table[row, other] <= threshold) for row in members)
     return next((group for group in near if len(group) >= size), None)
 
 
@@ -192,6 +192,8 @@ def flame(
             break
     group = find(table, known, threshold * (1 + 1e-11), size)  # equal ones, but for rounding, come together
     if find(table, known, threshold * (1 + 1e-8) + 1e-26, size) != group:
+        return None
+    if strict and find(table, known[::-1], threshold * (1 + 1e-11), size) != group:
         return None
     limit = lower_median(lengths)
     vector = sum(matrix[i] * min(1, limit / lengths[i] if lengths[i] > 0 else 1) for i in group) / len(group)
