@@ -89,7 +89,11 @@ class DnC(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         # On all coordinates: those drawn may miss a NaN.
-        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite().cpu().numpy()
+        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite()
+        if self.robust:
+            centre, factors = _shortening(rows)
+            finite &= factors.isfinite()
+        known = finite.cpu().numpy().nonzero()[0]
         survived = np.zeros(n, dtype=np.int64)
         generator = context.generator("dnc")
         drawn = self.coordinates < d
@@ -99,13 +103,12 @@ class DnC(ContextualRule):
                 places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
                 part = rows.index_select(1, places.to(rows.device))
             if self.robust:
-                centre, factors = _shortening(part)
-                part = (part.double() - centre).mul_(factors.unsqueeze(1))
+                middle, shares = _shortening(part)
+                part = (part.double() - middle).mul_(shares.unsqueeze(1))
             table = _spectral.table_of(distances.squared_distances(part))
-            survived[kept(table, finite.nonzero()[0], self._dropped(f))] += 1
+            survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         if self.robust:
-            centre, factors = _shortening(rows)
             mean = weighted_sum(rows, chosen, factors[chosen] / len(chosen), centre)
             return Aggregate(mean, equal_weights(rows, chosen)), {}
         mean, weight = mean_of(rows, chosen)
@@ -118,11 +121,14 @@ class DnC(ContextualRule):
 
 
 def _shortening(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the coordinate-wise median, and (n,) by what to multiply each row's difference from it."""
+    """Return the coordinate-wise median, and (n,) by what to multiply each row's difference from it.
+
+    That is NaN for a row that is infinitely far from the median.
+    """
     centre = order_statistics.median(rows)
     lengths = matrix.squared_lengths(rows, centre).sqrt_()
     limit = lengths.sort().values[(len(rows) - 1) // 2]
-    return centre, torch.where(lengths > limit, limit / lengths, 1.0)
+    return centre, torch.where(lengths > limit, limit / lengths, 1.0).masked_fill_(lengths.isinf(), torch.nan)
 
 
 def kept(table: Array, among: Array, dropped: int) -> Array:
