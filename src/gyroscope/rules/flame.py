@@ -34,15 +34,16 @@ class FLAME(ContextualRule):
 
     linkage: "single", the default, is the paper's, described above. An adversary steers it: the attack `chain` links
         honest rows to the opposite of their mean through Byzantine rows, each near the next. With "ball", the rule
-        admits the rows within the smallest cosine distance of one row, the centre, within which n-f rows are. Chains do
-        not help there, because every admitted row is near the centre itself.
+        admits the rows within the smallest cosine distance of one row, the centre, within which n-f rows are. A link
+        through others is of no use there: every admitted row is near the centre itself.
 
     Guarantee: without noise the result is at most as long as the longest honest row, because the median length is. It
     may point anywhere. With "ball" it points where honest rows do, if these agree: let t be the largest angle between
     two honest rows. All n-f honest rows are within t of each of them, so the ball's angle is at most t. One of its n-f
     rows is honest, so the centre is within t of an honest row, and every admitted row within 3t of every honest row. If
     t is below 30 degrees, the result thus has a positive inner product with every honest row, and with their mean.
-    Nothing is proven if honest directions differ more, as gradients of small batches do.
+    Nothing is proven if honest directions differ more, as gradients of small batches do: with n = 2f + 1, f rows that
+    agree and one honest row can then be the ball.
 
     A row with a NaN or an infinity has no direction; it is infinitely far from all others and infinitely long. A row of
     zeros is at the cosine distance 1 from all rows except other zeros.
