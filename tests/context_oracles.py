@@ -113,7 +113,6 @@ def fltrust(rows: Rows, trusted: Row) -> tuple[list[float], list[float]]:
 def _centered_clipping(
     rows: Rows, f: int, doubt: float, strict: bool = False, context: RuleContext | None = None, **parameters: Any
 ) -> list[list[float]]:
-    parameters.pop("unsupported", None)
     return [[value] for value in centered_clipping(rows, **parameters)]
 
 

@@ -385,7 +385,7 @@ def _aksel(rows: Rows, f: int, doubt: float, strict: bool = False, keep: str = "
     return _best(rows, [distance(row, middle) for row in rows], (n + 1) // 2 if keep == "half" else n - f, strict)
 
 
-def _mda(rows: Rows, f: int, doubt: float, strict: bool = False) -> list[list[float]] | None:
+def _mda(rows: Rows, f: int, doubt: float, strict: bool = False, limit: int = 0) -> list[list[float]] | None:
     (first, chosen), *others = smallest_diameters(rows, len(rows) - f)
     if others and others[0][0] - first <= DOUBT * others[0][0] and (strict or others[0][0] != first):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -94,7 +95,7 @@ def _single(rows: Rows, doubt: float) -> bool:
 
 def parameters_of(rule: Rule) -> dict[str, Any]:
     """Return the rule's parameters without f, which every oracle takes from the call."""
-    return {name: value for name, value in vars(rule).items() if name != "f"}
+    return {field.name: getattr(rule, field.name) for field in dataclasses.fields(rule) if field.name != "f"}
 
 
 def composed(
@@ -106,7 +107,6 @@ def composed(
     stages: Sequence[Preaggregation],
     rule: Rule,
     context: RuleContext | None = None,
-    **_: Any,
 ) -> list[list[float]] | None:
     """Apply the rule's oracle to what the stages' oracles return, each rounded as the rows are."""
     context, single = context or RuleContext(), _single(rows, doubt)
@@ -129,7 +129,6 @@ def mixture(
     rules: Sequence[Rule],
     order: str,
     context: RuleContext | None = None,
-    **_: Any,
 ) -> list[list[float]] | None:
     """Apply the oracle of the rule whose turn it is. (The suite's step is 3.)"""
     context = context or RuleContext(step=3)

@@ -102,9 +102,13 @@ def dnc(
     iterations: int = 5,
     coordinates: int = 10_000,
     c: float = 1.0,
+    robust: bool = False,
     context: RuleContext | None = None,
 ) -> list[list[float]] | None:
-    """On some coordinates, drop the c f rows of largest squared (row - mean) . v; the mean of the others."""
+    """On some coordinates, drop the c f rows of largest squared (row - mean) . v; the mean of the others.
+
+    If robust, look at rows that are shortened around the median, on those coordinates, and average such rows.
+    """
     matrix, n, d = np.array(rows), len(rows), len(rows[0])
     dropped = math.ceil(c * f)
     generator = (context or RuleContext()).generator("dnc")
@@ -112,7 +116,8 @@ def dnc(
     for _ in range(iterations):
         places = sorted(torch.randperm(d, generator=generator)[:coordinates].tolist())
         known = [i for i in usable(matrix[:, places].tolist()) if np.isfinite(matrix[i]).all()]
-        variances, deviations = principal(matrix[known][:, places], np.ones(len(known)))
+        part = shortened(matrix[:, places])[known] if robust else matrix[known][:, places]
+        variances, deviations = principal(part, np.ones(len(known)))
         scores = dict(zip(known, deviations / max(deviations.max(), 1e-300), strict=True))
         ranking = sorted(range(n), key=lambda i: (scores.get(i, math.inf), i))
         kept, lost = ranking[: n - dropped], ranking[n - dropped :]
@@ -121,12 +126,22 @@ def dnc(
             return None
         for i in kept:
             survived[i] += i in scores
-    part = matrix[[i for i in range(n) if survived[i] == max(survived)]]
+    part = (shortened(matrix) if robust else matrix)[[i for i in range(n) if survived[i] == max(survived)]]
     return None if np.abs(part).max() > 1e30 else answers([np.mean(part, axis=0)])  # all digits are rounding errors
 
 
 def lower_median(values: list[Any]) -> Any:
     return sorted(values)[(len(values) - 1) // 2]
+
+
+def shortened(matrix: Array) -> Array:
+    """Move each row that is farther from the coordinate-wise median than the median distance to that distance."""
+    center = np.sort(matrix, axis=0)[(len(matrix) - 1) // 2]  # NaN comes last
+    lengths = [math.hypot(*(row - center)) for row in matrix]
+    limit = lower_median([length if math.isfinite(length) else math.inf for length in lengths])
+    rows = zip(matrix, lengths, strict=True)
+    with np.errstate(invalid="ignore"):  # infinity * 0
+        return np.array([center + (row - center) * (limit / length if length > limit else 1) for row, length in rows])
 
 
 def component(table: dict[tuple[int, int], Any], members: list[int], threshold: Any, size: int) -> list[int] | None:
@@ -143,10 +158,25 @@ def component(table: dict[tuple[int, int], Any], members: list[int], threshold: 
     return None
 
 
+def around(table: dict[tuple[int, int], Any], members: list[int], threshold: Any, size: int) -> list[int] | None:
+    """Return the rows within the threshold of the first row that has so many."""
+    near = (sorted(other for other in members if table[row, other] <= threshold) for row in members)
+    return next((group for group in near if len(group) >= size), None)
+
+
 def flame(
-    rows: Rows, f: int, doubt: float, strict: bool = False, noise: float = 0.0, context: RuleContext | None = None
+    rows: Rows,
+    f: int,
+    doubt: float,
+    strict: bool = False,
+    noise: float = 0.0,
+    linkage: str = "single",
+    context: RuleContext | None = None,
 ) -> list[list[float]] | None:
-    """Link rows by cosine distance until a majority is connected; its mean, clipped to the median length."""
+    """Link rows by cosine distance until a majority is connected; its mean, clipped to the median length.
+
+    With the linkage "ball", look for the first distance within which some row has n-f rows.
+    """
     matrix, n = np.array(rows, dtype=np.longdouble), len(rows)  # which holds the square of a huge value
     known = [i for i in range(n) if np.isfinite(matrix[i]).all()]
     lengths = [np.sqrt((row * row).sum()) if i in known else np.longdouble(math.inf) for i, row in enumerate(matrix)]
@@ -156,11 +186,14 @@ def flame(
             table[i, j] = np.longdouble(lengths[i] != lengths[j])
         else:
             table[i, j] = ((matrix[i] / lengths[i] - matrix[j] / lengths[j]) ** 2).sum() / 2
+    find, size = (around, n - f) if linkage == "ball" else (component, n // 2 + 1)
     for threshold in sorted(table.values()):
-        if component(table, known, threshold, n // 2 + 1) is not None:
+        if find(table, known, threshold, size) is not None:
             break
-    group = component(table, known, threshold * (1 + 1e-11), n // 2 + 1)  # equal ones, but for rounding, come together
-    if component(table, known, threshold * (1 + 1e-8) + 1e-26, n // 2 + 1) != group:
+    group = find(table, known, threshold * (1 + 1e-11), size)  # equal ones, but for rounding, come together
+    if find(table, known, threshold * (1 + 1e-8) + 1e-26, size) != group:
+        return None
+    if strict and find(table, known[::-1], threshold * (1 + 1e-11), size) != group:
         return None
     limit = lower_median(lengths)
     vector = sum(matrix[i] * min(1, limit / lengths[i] if lengths[i] > 0 else 1) for i in group) / len(group)

@@ -37,7 +37,8 @@ _RULE_VARIANTS |= {
     "centered-clipping": ["centered-clipping:tau=2.0,iterations=3", "centered-clipping:start=zero"],
     "safeguard": ["safeguard:short=1,factor=2.0"],
     "zeno": ["zeno:rho=0.5"],
-    "dnc": ["dnc:coordinates=2,iterations=3", "dnc:c=1.5"],
+    "dnc": ["dnc:coordinates=2,iterations=3", "dnc:c=1.5", "dnc:robust=true", "dnc:coordinates=2,robust=true"],
+    "flame": ["flame:linkage=ball"],
     "signguard": ["signguard:fraction=1", "signguard:lower=0.5,upper=1.5,fraction=0.5"],
 }
 _ATTACK_VARIANTS = {

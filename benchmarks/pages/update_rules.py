@@ -9,7 +9,7 @@ from typing import get_args
 
 from benchmarks.pages import DOCS, markers
 from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
-from gyroscope.rules.base import Property
+from gyroscope.rules.base import STEERABLE, Property
 
 N, F = 25, 5
 """The workers and Byzantine workers for which the tables show the guarantees' factors."""
@@ -57,13 +57,14 @@ def properties() -> str:
 def guarantee(rule: Rule) -> str:
     """Return in a few words what the rule guarantees for any f rows."""
     factor = rule.bound_factor(N, F)
-    return {
+    words = {
         "range": "honest range" + (f", widened by {factor:.3g} of its width" if factor else ""),
         "distance": f"within {factor:.3g} R of the honest mean",
         "norm": f"no longer than {f'{factor:.3g} times ' if factor != 1 else ''}the longest honest row",
         "finite": "finite",
         "none": "none",
     }[rule.guarantee]
+    return words + ", may be steered" * (rule.guarantee in STEERABLE)
 
 
 def unsupported() -> str:

@@ -17,6 +17,8 @@ def test_the_tables_are_up_to_date() -> None:
     assert markers.replaced(PAGE, parts) == PAGE, "run python -m benchmarks.pages.update_rules"
     for name in RULES:
         assert all(f"| `{name}` |" in parts[table] for table in ("rules", "properties"))
+    robust = parse("dnc:robust=true").bound_factor(update_rules.N, update_rules.F)
+    assert f"`dnc:robust=true`, which is within {robust:.3g} R of the honest mean" in PAGE
 
 
 def test_krum_by_other_names_can_be_built() -> None:

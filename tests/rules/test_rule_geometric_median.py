@@ -109,6 +109,15 @@ def test_more_than_f_rows_that_are_not_finite_give_nan() -> None:
     assert vector.isnan().all() and weight is None
 
 
+@pytest.mark.parametrize("scale", [1e-20, 1.0])
+def test_a_row_that_most_workers_send_is_the_median_to_the_last_digit(scale: float) -> None:
+    """The radius is then zero: any rounding error in the copies' places would have an infinite weight."""
+    for seed in range(30):
+        rows = scale * normal(7, 33, seed, torch.float32)
+        rows[[0, 2, 4]] = rows[1].clone()
+        assert torch.allclose(GeometricMedian()(rows, 3).vector, rows[1], rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("tolerance", [0.0, -1e-6, 0.5, math.nan, True, 1, "1e-6"], ids=repr)
 def test_the_tolerance_is_a_small_positive_number(tolerance: object) -> None:
     with pytest.raises(ConfigError, match=r"the tolerance of 'geometric-median' must be a number between 0 and 0\.1"):

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import BAD, DTYPES, NON_FINITE, RESILIENT_SPECS, Problem, collusions, normal, problems
+from strategies import BAD, DTYPES, NON_FINITE, RESILIENT_SPECS, Problem, collusions, normal, problems, seeds
 from torch import Tensor
 
-from gyroscope.rules import RULES, Rule, parse
+from gyroscope._linalg.distances import squared_distances
+from gyroscope.attacks import ATTACKS
+from gyroscope.rules import RULES, Rule, parse, smea
 
 by_name = pytest.mark.parametrize("name", RULES)
-by_resilient_spec = pytest.mark.parametrize("spec", RESILIENT_SPECS)
+SEARCHES_CUT_SHORT = ["mda:limit=1", "smea:limit=1"]
+by_resilient_spec = pytest.mark.parametrize("spec", [*RESILIENT_SPECS, *SEARCHES_CUT_SHORT])
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=["f32", "f64"])
 
 
@@ -62,6 +68,60 @@ def test_keeps_its_guarantee_against_f_colluding_rows(spec: str, data: st.DataOb
     rule = parse(spec)
     problem = data.draw(collusions(rule))
     assert_guarantee(rule, problem, problem.apply(rule).vector)
+
+
+@by_resilient_spec
+@pytest.mark.parametrize("attack", ["chain", "decoy"])
+@given(seed=seeds, f=st.integers(1, 6), extra=st.integers(0, 4), offset=st.sampled_from([0.0, 0.3, 3.0]))
+@settings(max_examples=10)
+def test_keeps_its_guarantee_against_attacks_on_how_rules_find_outliers(
+    spec: str, attack: str, seed: int, f: int, extra: int, offset: float
+) -> None:
+    rule = parse(spec)
+    n = rule.min_workers(f) + extra
+    rows = normal(n, 20, seed) + offset
+    rows[-f:] = ATTACKS[attack]()(rows[:-f], f)
+    problem = Problem(rows, f, tuple(range(n - f, n)))
+    assert_guarantee(rule, problem, problem.apply(rule).vector)
+
+
+def hard_rows(kind: str, n: int, f: int) -> Tensor:
+    """Return rows among which a search has much to decide: all alike, or in groups."""
+    if kind == "orthogonal":
+        return torch.eye(n, dtype=torch.float64)
+    if kind == "opposite":
+        half = torch.eye(n // 2 + 1, dtype=torch.float64)
+        return torch.cat([half, -half])[:n]
+    if kind == "sphere":
+        return torch.nn.functional.normalize(normal(n, 40, seed=n))
+    if kind == "clusters":
+        return 10 * normal(5, 20, seed=f).repeat(n // 5 + 1, 1)[:n] + 0.1 * normal(n, 20, seed=n)
+    if kind == "orthogonal liars":
+        return torch.cat([normal(n - f, n, seed=f), n**0.5 * torch.eye(n, dtype=torch.float64)[:f]])
+    assert kind == "grid", kind
+    return normal(n, 3, seed=f).round()
+
+
+@pytest.mark.parametrize("kind", ["orthogonal", "opposite", "sphere", "clusters", "orthogonal liars", "grid"])
+@pytest.mark.parametrize(
+    "spec",
+    [pytest.param(spec, marks=[pytest.mark.slow] if spec == "smea" else []) for spec in RESILIENT_SPECS]
+    + SEARCHES_CUT_SHORT,
+)
+def test_no_rows_stop_a_rule(spec: str, kind: str) -> None:
+    rule = parse(spec)
+    for n, f in [(30, 10), (51, 12), (51, 24)]:
+        if n >= rule.min_workers(f):
+            problem = Problem(hard_rows(kind, n, f), f, tuple(range(n - f, n)))
+            assert_guarantee(rule, problem, problem.apply(rule).vector)
+
+
+@pytest.mark.parametrize(("n", "f"), [(30, 10), (51, 12)])
+def test_the_search_of_smea_takes_the_steps_that_it_says(n: int, f: int) -> None:
+    for kind, limit in itertools.product(["orthogonal", "sphere"], [1, 100, 20_000]):
+        search = smea._Search(squared_distances(hard_rows(kind, n, f)).numpy(), np.arange(n - f))
+        search.run(limit)
+        assert limit <= search.steps <= limit + smea._BATCH * (1 + smea._steps(n - f))  # a batch is not split
 
 
 @by_resilient_spec

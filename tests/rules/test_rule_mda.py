@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import normal, seeds
 
 from gyroscope._linalg.distances import squared_distances
-from gyroscope.rules import MDA
+from gyroscope.rules import MDA, mda
 from gyroscope.rules.mda import Distances, smallest_diameter
 
 
@@ -78,6 +78,26 @@ def test_a_graph_that_leaves_much_to_decide() -> None:
     assert diameter(table, smallest_diameter(table, n - 23)) == 1.0
     assert diameter(table, smallest_diameter(table, n - 22)) == 1.5
     assert smallest_diameter(table, n - 22) == list(range(30))
+
+
+@given(n=st.integers(3, 11), part=st.floats(0, 1), d=st.integers(1, 4), seed=seeds)
+def test_at_its_limit_the_diameter_is_at_most_twice_the_smallest(n: int, part: float, d: int, seed: int) -> None:
+    rows, size = normal(n, d, seed), 1 + int(part * (n - 1))
+    table = squared_distances(rows).tolist()
+    chosen = smallest_diameter(table, size, limit=1)
+    assert chosen == sorted(set(chosen)) and len(chosen) == size
+    assert diameter(table, chosen) <= 4 * diameter(table, by_trying(table, size))  # of squares
+
+
+def test_the_search_stops_at_its_limit_and_takes_no_more_steps_than_the_worst_case() -> None:
+    """Graphs with three partners for each row leave the most to decide."""
+    for seed, (n, f) in itertools.product(range(5), [(26, 10), (26, 12), (52, 22), (52, 23)]):
+        table = [[0.0 if i == j else 1.0 for j in range(n)] for i in range(n)]
+        for i, j in cubic_graph(n - 12, seed):
+            table[i][j] = table[j][i] = 1.5
+        exact, bound = smallest_diameter(table, n - f), mda._worst_case(n, f)
+        assert smallest_diameter(table, n - f, bound) == exact
+        assert diameter(table, smallest_diameter(table, n - f, 5)) <= 2 * diameter(table, exact)
 
 
 @pytest.mark.parametrize("f", [1, 4, 10])

@@ -16,7 +16,7 @@ from sklearn.cluster import HDBSCAN, MeanShift, estimate_bandwidth
 from strategies import normal, seeds
 from torch import Tensor
 
-from gyroscope._core.errors import ConfigError, InfeasibleError
+from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import (
     CAF,
@@ -132,11 +132,23 @@ def test_smea_finds_copies_without_trying_their_subsets() -> None:
     assert chosen(SMEA(limit=1000)(torch.ones(31, 2), 15)) == list(range(16))
 
 
-def test_smea_raises_an_error_at_its_limit() -> None:
+@given(seed=seeds, f=st.integers(1, 4), extra=st.integers(0, 3), d=st.sampled_from([1, 2, 6, 50]))
+def test_smea_at_its_limit_is_as_good_as_it_says(seed: int, f: int, extra: int, d: int) -> None:
+    rows = normal(2 * f + 1 + extra, d, seed) ** 3
+    size = len(rows) - f
+    best, quick = (
+        spectral_oracles.principal(rows[chosen(rule(rows, f))].numpy(), np.ones(size))[0][0]
+        for rule in (SMEA(), SMEA(limit=1))
+    )
+    assert best <= quick * (1 + 1e-9) and quick <= 2 * max(1, min(d, size - 1)) * best * (1 + 1e-9)
+
+
+def test_more_steps_of_smea_never_give_a_worse_subset() -> None:
     rows = normal(25, 100, seed=1)
-    with pytest.raises(InfeasibleError, match=re.escape("subsets of 13 of 25 rows after 500 partial ones")) as caught:
-        SMEA(limit=500)(rows, 12)
-    assert "lower f, use caf, or raise limit" in str(caught.value)
+    table = squared_distances(rows).numpy()
+    subsets = [np.array(chosen(SMEA(limit=limit)(rows, 12))) for limit in (1, 3_000, 30_000, 300_000)]
+    values = [smea._eigenvalues(table, subset[None])[0] for subset in subsets]
+    assert values == sorted(values, reverse=True) and values[-1] < values[0]
 
 
 def test_with_more_bad_rows_than_f_the_search_ends_all_the_same() -> None:

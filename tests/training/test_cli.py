@@ -18,6 +18,7 @@ import pytest
 from launching import Finished, Started, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules
+from gyroscope.rules.base import STEERABLE
 from gyroscope.runs.config import Config
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data.shards import SHARDINGS
@@ -165,6 +166,8 @@ def test_list_shows_every_entry_with_its_parameters_and_its_paper(what: str, tab
     if what == "rules":
         bulyan = entries[list(table).index("bulyan")]
         assert "n >= 4f + 3" in bulyan and "rescore=false" in bulyan
+        for entry, kind in zip(entries, table.values(), strict=True):
+            assert ("an adversary may steer it" in entry) == (kind.guarantee in STEERABLE)  # type: ignore[attr-defined]
     if what == "preaggregations":
         assert "s=2" in entries[1]
     if what == "attacks":

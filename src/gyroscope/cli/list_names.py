@@ -15,6 +15,13 @@ from gyroscope._core import registry
 from gyroscope._core.foreign_text import shortened
 
 KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
+_GUARANTEES = {
+    "range": "within the range of honest rows",
+    "distance": "near the mean of honest rows",
+    "norm": "no longer than honest rows: an adversary may steer it",
+    "finite": "finite: an adversary may steer it",
+    "none": "none: an adversary may steer it",
+}
 
 
 def add(commands: Any) -> None:
@@ -64,31 +71,34 @@ def _listing(what: str) -> tuple[list[str], list[list[str]]]:
         kinds = [*momentum.PLACEMENTS.values()]
         kinds += [kind for variant in variants() for kind in variant.extra_placements().values()]
         return ["name", "what", "from"], [[kind.name, kind.summary, kind.paper] for kind in kinds]
-    tables: dict[str, tuple[Any, str, str]] = {  # the table, its entry points, and an attribute that is shown, too
-        "rules": (rules.RULES, "rule", "needs"),
-        "preaggregations": (rules.PREAGGREGATIONS, "preaggregation", "needs"),
-        "attacks": (attacks.ATTACKS, "attack", ""),
-        "tasks": (tasks.TASKS, "", "defaults"),
-        "shardings": (shards.SHARDINGS, "sharding", ""),
+    tables: dict[str, tuple[Any, str, list[str]]] = {  # the table, its entry points, and attributes that are shown, too
+        "rules": (rules.RULES, "rule", ["guarantee", "needs"]),
+        "preaggregations": (rules.PREAGGREGATIONS, "preaggregation", ["needs"]),
+        "attacks": (attacks.ATTACKS, "attack", []),
+        "tasks": (tasks.TASKS, "", ["defaults"]),
+        "shardings": (shards.SHARDINGS, "sharding", []),
     }
     table, entry_points, more = tables[what]
     lines = [_line(kind, kind.name, more, kind.paper) for kind in table.values()]
-    header = ["name", "what", *([more] if more else []), "parameters", "from"]
+    header = ["name", "what", *more, "parameters", "from"]
     return header, lines + (_installed(entry_points, more) if entry_points else [])
 
 
-def _line(kind: Any, name: str, more: str, origin: str) -> list[str]:
+def _line(kind: Any, name: str, more: list[str], origin: str) -> list[str]:
     summary = getattr(kind, "summary", "") or shortened((kind.__doc__ or "-").strip().partition("\n")[0])
-    extra = getattr(kind, more, None) or "-"
-    if dataclasses.is_dataclass(extra):
-        extra = ", ".join(f"{field.name}={getattr(extra, field.name)}" for field in dataclasses.fields(extra))
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     fields = tuple(field for field in fields if field.init and field.name != "f")
     parameters = ", ".join(f"{field.name}={registry.value_text(field.default)}" for field in fields) or "-"
-    return [name, summary, *([extra] if more else []), parameters, origin]
+    return [name, summary, *(_fact(getattr(kind, attribute, None) or "-") for attribute in more), parameters, origin]
 
 
-def _installed(entry_points: str, more: str) -> list[list[str]]:
+def _fact(value: Any) -> str:
+    if dataclasses.is_dataclass(value):
+        return ", ".join(f"{field.name}={getattr(value, field.name)}" for field in dataclasses.fields(value))
+    return _GUARANTEES.get(value, str(value))
+
+
+def _installed(entry_points: str, more: list[str]) -> list[list[str]]:
     """Return what other packages list under our entry points, marked with the package. One that fails says why."""
     lines = []
     for name, point in sorted(registry.installed(entry_points).items()):
@@ -97,7 +107,7 @@ def _installed(entry_points: str, more: str) -> list[list[str]]:
             made = point.load()
         except Exception as problem:  # a foreign module may raise anything when it is imported
             reason = shortened(f"cannot be loaded: {type(problem).__name__}: {problem}")
-            lines.append([name, reason, *(["-"] if more else []), "-", package])
+            lines.append([name, reason, *("-" for _ in more), "-", package])
             continue
         paper = getattr(made, "paper", "-")
         lines.append(_line(made, name, more, package if paper == "-" else f"{paper}; {package}"))

@@ -41,6 +41,8 @@ Reads = Literal["rows", "columns", "distances"]
 Uses = Literal["state", "randomness", "trusted"]
 Property = Literal["permutation", "translation", "scale", "mean at f = 0", "ties", "asynchronous"]
 Guarantee = Literal["range", "distance", "norm", "finite", "none"]
+STEERABLE: frozenset[Guarantee] = frozenset({"norm", "finite", "none"})
+"""The guarantees with which the result may point anywhere: an adversary who knows the rule may steer it."""
 RuleState = Mapping[str, Tensor]
 """What a rule keeps from round to round: named tensors, so that any checkpoint can hold them."""
 

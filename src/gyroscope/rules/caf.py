@@ -43,6 +43,8 @@ class CAF(DistanceRule):
 
     Other implementations: ByzFL finds v by a single step of the power method from a random vector, so its result is
     random; here the eigenvector is exact. If two directions are exactly as wide, rounding decides which comes first.
+    ByzFL takes max t over all rows, this rule over the rows that have weight left: with an exact eigenvector, 55 of 200
+    random cases differ, and 5 do not end in ByzFL's way, because the row of largest t has no weight to lose.
     """
 
     name = "caf"

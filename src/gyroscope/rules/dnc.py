@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
-from gyroscope._linalg import distances
+from gyroscope._linalg import distances, matrix, order_statistics
 from gyroscope.rules import _spectral
-from gyroscope.rules._selected_mean import mean_of
+from gyroscope.rules._selected_mean import equal_weights, mean_of, weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
@@ -29,14 +29,28 @@ class DnC(ContextualRule):
     most from the mean along it. The result is the mean of the rows that survived all of them. If none did, a case that
     the paper does not mention, it is the mean of those that survived most of them.
 
-    Guarantee: the result is finite, and no more is proven here. Byzantine rows that agree stick out along one direction
-    and are dropped if they are far enough to matter, which is what the paper proves. Rows that are far out in several
-    directions hide behind the farthest of them: each iteration looks along one direction only. A row with a NaN or an
-    infinity anywhere is the worst outlier of every iteration, and one of the c f rows that it drops.
+    robust: shorten rows first. On the drawn coordinates, each row that is farther from the coordinate-wise median than
+        the median distance (of an even number the lower middle) moves towards it, to that distance. Before it averages
+        the survivors, the rule shortens them in the same way on all coordinates. The default is the paper's rule, and
+        an adversary steers it: in the attack `decoy` one row, extremely far out, fixes the direction that the rule
+        looks at, and the other Byzantine rows survive wherever they are. A shortened decoy fixes nothing.
+
+    Guarantee: the paper's rule returns a finite result, and no more is proven here. Byzantine rows that agree stick out
+    along one direction and are dropped if they are far enough to matter, which is what the paper proves. Rows that are
+    far out in several directions hide behind the farthest of them: each iteration looks along one direction only. That
+    is true of `robust`, too, but whatever survives is bounded. Let R be the distance of the farthest honest row from
+    the honest mean, and k = (n+1)/2 - f, rounded down. In each coordinate at least k honest values are as far from
+    their mean as the median is. Add up the squares over honest rows and coordinates: the median is within a R of the
+    mean, with a = sqrt((n-f)/k). So all honest rows are within (1 + a) R of the median, and more than half of all rows
+    are honest: the shortened rows are within (1 + a) R of it, too, and the result is within (1 + 2a) R of the mean.
+
+    A row with a NaN or an infinity anywhere is the worst outlier of every iteration, and one of the c f rows that it
+    drops.
 
     Cost: n(n-1)/2 distances on the drawn coordinates and an eigenproblem of size n, per iteration: less than Krum's if
-    d is large. If `coordinates` is d or more there is nothing to draw, and one iteration is enough. Weights: equal for
-    the survivors. Of rows that stick out equally, those with the lowest numbers stay.
+    d is large. If `coordinates` is d or more there is nothing to draw, and one iteration is enough. `robust` adds a
+    median of each coordinate. Weights: equal for the survivors, before they are shortened. Of rows that stick out
+    equally, those with the lowest numbers stay.
 
     Other implementations: c = 1 and 10,000 coordinates are the paper's; it has one iteration in most of its
     experiments, other implementations have five, as here. More iterations drop more honest rows, too.
@@ -45,6 +59,7 @@ class DnC(ContextualRule):
     iterations: int = registry.count(5)
     coordinates: int = registry.count(10_000)
     c: float = registry.positive(1.0)
+    robust: bool = registry.choice(False, (False, True))
 
     name = "dnc"
     summary = "drops the c f rows that stick out most along the widest direction, on random coordinates, several times"
@@ -53,6 +68,15 @@ class DnC(ContextualRule):
     fallback = Median
     uses: ClassVar = frozenset({"randomness"})
     unsupported: ClassVar = {"asynchronous": "the host finds the eigenvectors"}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.robust:
+            why = "far rows are shortened for any f"
+            vars(self).update(guarantee="distance", unsupported={**type(self).unsupported, "mean at f = 0": why})
+
+    def bound_factor(self, n: int, f: int) -> float:
+        return 1 + 2 * math.sqrt((n - f) / ((n + 1) // 2 - f)) if self.robust else 0.0
 
     def check_feasible(self, n: int, f: int) -> None:
         super().check_feasible(n, f)
@@ -65,7 +89,11 @@ class DnC(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         # On all coordinates: those drawn may miss a NaN.
-        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite().cpu().numpy()
+        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite()
+        if self.robust:
+            centre, factors = _shortening(rows)
+            finite &= factors.isfinite()
+        known = finite.cpu().numpy().nonzero()[0]
         survived = np.zeros(n, dtype=np.int64)
         generator = context.generator("dnc")
         drawn = self.coordinates < d
@@ -74,9 +102,15 @@ class DnC(ContextualRule):
             if drawn:
                 places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
                 part = rows.index_select(1, places.to(rows.device))
+            if self.robust:
+                middle, shares = _shortening(part)
+                part = (part.double() - middle).mul_(shares.unsqueeze(1))
             table = _spectral.table_of(distances.squared_distances(part))
-            survived[kept(table, finite.nonzero()[0], self._dropped(f))] += 1
+            survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
+        if self.robust:
+            mean = weighted_sum(rows, chosen, factors[chosen] / len(chosen), centre)
+            return Aggregate(mean, equal_weights(rows, chosen)), {}
         mean, weight = mean_of(rows, chosen)
         if not mean.isfinite().all():  # the sum of some huge rows overflows, their mean does not
             mean = (rows.index_select(0, chosen) / len(chosen)).sum(dim=0)
@@ -84,6 +118,17 @@ class DnC(ContextualRule):
 
     def _dropped(self, f: int) -> int:
         return math.ceil(self.c * f)
+
+
+def _shortening(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the coordinate-wise median, and (n,) by what to multiply each row's difference from it.
+
+    That is NaN for a row that is infinitely far from the median.
+    """
+    centre = order_statistics.median(rows)
+    lengths = matrix.squared_lengths(rows, centre).sqrt_()
+    limit = lengths.sort().values[(len(rows) - 1) // 2]
+    return centre, torch.where(lengths > limit, limit / lengths, 1.0).masked_fill_(lengths.isinf(), torch.nan)
 
 
 def kept(table: Array, among: Array, dropped: int) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -32,11 +32,21 @@ class FLAME(ContextualRule):
     `noise`, it adds normal noise to each coordinate, with a standard deviation of `noise` times the median length (the
     paper's lambda).
 
-    Guarantee: without noise the result is at most as long as the longest honest row, because the median length is. No
-    more: the rule admits Byzantine rows that point about where honest ones do, and if honest directions differ much,
-    also others that link them. FLAME was made against backdoors, whose rows are few and alike. A row with a NaN or an
-    infinity has no direction; it is infinitely far from all others and infinitely long. A row of zeros is at the cosine
-    distance 1 from all rows except other zeros.
+    linkage: "single", the default, is the paper's, described above. An adversary steers it: the attack `chain` links
+        honest rows to the opposite of their mean through Byzantine rows, each near the next. With "ball", the rule
+        admits the rows within the smallest cosine distance of one row, the centre, within which n-f rows are. A link
+        through others is of no use there: every admitted row is near the centre itself.
+
+    Guarantee: without noise the result is at most as long as the longest honest row, because the median length is. It
+    may point anywhere. With "ball" it points where honest rows do, if these agree: let t be the largest angle between
+    two honest rows. All n-f honest rows are within t of each of them, so the ball's angle is at most t. One of its n-f
+    rows is honest, so the centre is within t of an honest row, and every admitted row within 3t of every honest row. If
+    t is below 30 degrees, the result thus has a positive inner product with every honest row, and with their mean.
+    Nothing is proven if honest directions differ more, as gradients of small batches do: with n = 2f + 1, f rows that
+    agree and one honest row can then be the ball.
+
+    A row with a NaN or an infinity has no direction; it is infinitely far from all others and infinitely long. A row of
+    zeros is at the cosine distance 1 from all rows except other zeros.
 
     Cost: n(n-1)/2 distances, O(n^2 d). Weights: equal for the admitted rows, before they are shortened.
 
@@ -46,6 +56,7 @@ class FLAME(ContextualRule):
     """
 
     noise: float = registry.number(0.0, "a number of at least 0", lambda noise: noise >= 0)
+    linkage: Literal["single", "ball"] = registry.choice("single", ("single", "ball"))
 
     name = "flame"
     summary = "the mean of the majority nearest in direction, shortened to the median length; noise is optional"
@@ -66,8 +77,8 @@ class FLAME(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         directions = _Directions(rows)
-        members = torch.from_numpy(majority(directions.cosine_distances(), n // 2 + 1, directions.equal))
-        members = members.to(rows.device)
+        admitted, size = (ball, n - f) if self.linkage == "ball" else (majority, n // 2 + 1)
+        members = torch.from_numpy(admitted(directions.cosine_distances(), size, directions.equal)).to(rows.device)
         limit = directions.lengths.sort().values[(n - 1) // 2]
         unit = limit if 0 < limit < math.inf else torch.ones_like(limit)  # a length may be no float32 number
         shares = directions.lengths[members].clamp(max=limit) / unit / len(members)
@@ -139,6 +150,16 @@ def majority(table: Array, size: int, equal: float = 1.0) -> Array:
         if threshold == np.inf and np.bincount(component).max() >= size:
             threshold = length * equal
     return np.asarray((component == np.bincount(component).argmax()).nonzero()[0])
+
+
+def ball(table: Array, size: int, equal: float = 1.0) -> Array:
+    """Return the rows within the smallest distance of one row within which `size` rows are, itself included.
+
+    Of several such rows the lowest is the centre. Distances whose quotient is at most `equal` are equal.
+    """
+    radii = np.sort(table, axis=1)[:, size - 1]
+    centre = int((radii <= radii.min() * equal).argmax())
+    return np.asarray((table[centre] <= radii[centre] * equal).nonzero()[0])
 
 
 def spanning_links(table: Array) -> list[tuple[float, int, int]]:

@@ -97,7 +97,7 @@ def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> Array:
             block /= scale
             products.addmm_(block, block.T)
         values, vectors = torch.linalg.eigh(products)
-        points = vectors * values.clamp_(min=0).sqrt_() * scale
+        points = vectors * values.clamp_(min=0).sqrt_() * lengths.unsqueeze(1)
     on_host: Array = points.cpu().numpy()
     return on_host
 

@@ -34,7 +34,8 @@ class SafeGuard(ContextualRule):
 
     Other implementations: this is the paper's double safeguard with the radius found from the sums, as in its
     experiments. In the paper the row that excludes its sender still counts in that round, and an excluded worker stays
-    excluded. The rule does not use f.
+    excluded. The paper divides each row by the number of good workers before it adds it up, takes the centre among the
+    good workers, and adds a random perturbation to the update; this rule does none of the three. It does not use f.
     """
 
     short: int = registry.number(20, "a whole number of rounds of at least 1", lambda value: value >= 1, whole=True)

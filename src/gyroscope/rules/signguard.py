@@ -40,8 +40,11 @@ class SignGuard(ContextualRule):
     Cost: two passes over the rows, O(n d), and O(n^2) for the clustering. Weights: equal for the rows that pass, before
     they are shortened. Of clusters of equal size the one with the lowest row number counts as the largest.
 
-    Other implementations: the paper uses scikit-learn's mean shift; `clusters` is the one used here. This
-    is the plain SignGuard, without the paper's -Sim and -Dist variants, which compare rows with the last aggregate.
+    Other implementations: the paper uses scikit-learn's mean shift; `clusters` is the one used here. Of ends of walks
+    that are equally crowded, scikit-learn keeps the one with the largest coordinates, `clusters` the one with the
+    lowest row number. The authors' code divides each feature by its maximum over the rows before it clusters, this rule
+    does not; the code and this rule chose the same set in only 103 of 240 random cases. This is the plain SignGuard,
+    without the paper's -Sim and -Dist variants, which compare rows with the last aggregate.
     """
 
     lower: float = registry.number(0.1, "a number")
