@@ -434,7 +434,8 @@ def persistent(attack: Any, rounds: Rounds) -> list[list[float]] | None:
         if t > 0:
             update = at_length_1(plus(rounds[t - 1].parameters, -1.0, now.parameters))
             row = [x * sign for x, sign in zip(v, s, strict=True)]
-            v = at_length_1([abs(x) for x in plus(update, -1.0, row)])
+            change = [abs(x) for x in plus(update, -1.0, row)]
+            v = at_length_1(change) if norm(change) > 1e-6 else v
         if t > 0 and t % attack.window == 0:
             total = plus(begin, -1.0, now.parameters)
             trials = sum(x != 0 for x in total)

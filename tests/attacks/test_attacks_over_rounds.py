@@ -84,6 +84,11 @@ def test_coordinates_that_did_not_follow_get_more() -> None:
     assert torch.allclose(first / second, torch.full_like(first, math.sqrt(2) - 1))
 
 
+def test_if_the_update_follows_exactly_the_row_keeps_its_direction() -> None:
+    sent, _ = play(Persistent(), 5, lambda row, signs: row)
+    assert all(cosine(row, sent[0]) == pytest.approx(1) for row in sent)
+
+
 # ---------------------------------------------------------------------------------------------- coupled
 
 

@@ -15,6 +15,7 @@ from gyroscope.attacks.base import Attack, AttackContext, finite, normalized, re
 
 _STEP = 0.7
 _LEAST, _MOST = 0.5, 1e6
+_SAME = 1e-6
 _SIGNIFICANT = NormalDist().inv_cdf(0.99)
 
 
@@ -26,7 +27,8 @@ class Persistent(Attack):
     round through lets this one through all the same, only more slowly. v >= 0 has length 1 and says how much of the
     row each coordinate gets. It is the same everywhere in the first round, and then
         v_t ~ |u - v_{t-1} s|,  u the direction of the server's last update,
-    so that the row changes from round to round, most where the update did not follow it.
+    so that the row changes from round to round, most where the update did not follow it. If the update has the row's
+    very direction (to 1e-6), v stays.
 
     c: the row's length in multiples of the honest mean's, in the beginning.
     window: after so many rounds the adversary counts in how many coordinates the total update of the window has the
@@ -56,7 +58,7 @@ class Persistent(Attack):
         v = state.get("magnitudes", normalized(torch.ones_like(signs)))
         if update is not None:
             changed = (update - v * signs).abs()
-            v = normalized(changed) if bool(changed.any()) else v
+            v = normalized(changed) if float(torch.linalg.vector_norm(changed)) > _SAME else v
         state["magnitudes"] = v
         mean, scale = to_unit_scale((context.moments or CachedMoments(honest)).moments.mean)
         length = self._adapted(signs, context) * float(torch.linalg.vector_norm(mean))
