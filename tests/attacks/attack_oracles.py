@@ -505,6 +505,22 @@ def stranger(attack: Any, rounds: Rounds) -> list[list[float]] | None:
     return oracle(attack.attacks[drawn], seen)
 
 
+def split(attack: Any, rounds: Rounds) -> list[list[float]] | None:
+    """Groups of about f/k workers, one for each attack: group g begins at ceil(f g / k)."""
+    rows: list[list[float]] = []
+    for group, inner in enumerate(attack.attacks):
+        sent = oracle(inner, rounds)
+        if sent is None:
+            return None
+        count, f = len(attack.attacks), rounds[-1].f
+        rows += sent[: math.ceil(f * (group + 1) / count) - math.ceil(f * group / count)]
+    return rows
+
+
+def no_formula(attack: Any, rounds: Rounds) -> None:
+    """What a search finds has no formula: test_attack_searched.py compares it with a naive search."""
+
+
 def alternate(attack: Any, rounds: Rounds) -> list[list[float]] | None:
     """Honest in the even periods, the inner attack in the odd ones."""
     at = rounds[-1]
@@ -560,6 +576,8 @@ ATTACK_ORACLES: dict[str, Oracle] = {
     "decoy": decoy,
     "persistent": persistent,
     "coupled": coupled,
+    "searched": no_formula,
+    "split": split,
     "label-flip": lambda _, rounds: [list(row) for row in rounds[-1].flipped],
     "sign-flip": lambda attack, rounds: [[-attack.scale * c for c in mean(rounds[-1].honest)]] * rounds[-1].f,
     "gaussian": gaussian,

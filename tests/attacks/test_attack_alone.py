@@ -28,7 +28,7 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.nan_to_num(nan=7.0), other.nan_to_num(nan=7.0))
 
 
-@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in NEEDS_GRADIENTS])
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name not in {*NEEDS_GRADIENTS, "searched"}])
 def test_an_attack_needs_nothing_but_the_honest_rows(name: str) -> None:
     before = HONEST.clone()
     rows = ATTACKS[name]()(HONEST, 3)
@@ -51,6 +51,10 @@ def missing(attack: Attack) -> str:
     assert str(attack) in message, "the error names the attack"
     (keyword,) = (keyword for keyword in KNOWN if f"call attack(honest, f, {keyword}=" in message)
     return keyword
+
+
+def test_a_search_needs_a_rule_to_search_against() -> None:
+    assert missing(ATTACKS["searched"]()) == "rule"
 
 
 @pytest.mark.parametrize("name", sorted(NEEDS_GRADIENTS))

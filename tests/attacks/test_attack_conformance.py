@@ -20,7 +20,7 @@ from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError,
 from gyroscope.attacks import ATTACKS, Attack, Gaussian, SignFlip, parse
 
 # Their rows are the outcome of a search against the rule: other tests compare them with a fine grid.
-SEARCHED = [spec for spec in ATTACK_SPECS if "auto" in spec]
+SEARCHED = [spec for spec in ATTACK_SPECS if "auto" in spec or spec.startswith("searched")]
 by_name = pytest.mark.parametrize("name", ATTACKS)
 by_spec = pytest.mark.parametrize("spec", ATTACK_SPECS)
 by_finite_spec = pytest.mark.parametrize("spec", [spec for spec in ATTACK_SPECS if parse(spec).finite])

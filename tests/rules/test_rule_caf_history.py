@@ -16,9 +16,14 @@ from gyroscope.rules.caf_history import CAFHistory
 MEMORY = 0.9
 
 
-def naive_weights(points: np.ndarray, f: int) -> np.ndarray:  # type: ignore[type-arg]
-    """CAF from its definition, with the d x d covariance."""
-    weight = np.ones(len(points))
+NEAR = 0.7
+
+
+def naive_weights(points: np.ndarray, f: int, near: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
+    """CAF from its definition, with the d x d covariance; points near each other share one vote."""
+    limit = near * radius(points, len(points) - f) ** 2
+    weight = np.array([1 / sum(float(np.sum((one - other) ** 2)) <= limit for other in points) for one in points])
+    least = weight.sum() * (len(points) - 2 * f) / len(points)
     best, smallest = weight / weight.sum(), math.inf
     while True:
         shares = weight / weight.sum()
@@ -29,13 +34,14 @@ def naive_weights(points: np.ndarray, f: int) -> np.ndarray:  # type: ignore[typ
         outlying = (centred @ vectors[:, -1]) ** 2
         weight = weight * (1 - outlying / outlying[weight > 0].max())
         weight[weight < 1e-9] = 0.0
-        if weight.sum() <= len(points) - 2 * f:
+        if weight.sum() <= least:
             return best
 
 
 def radius(points: np.ndarray, size: int) -> float:  # type: ignore[type-arg]
-    """The smallest distance within which some point has `size` points, itself included."""
-    return min(sorted(float(np.linalg.norm(other - one)) for other in points)[size - 1] for one in points)
+    """The distance within which half of the points have `size` points, themselves included."""
+    each = (sorted(float(np.linalg.norm(other - one)) for other in points)[size - 1] for one in points)
+    return sorted(each)[(len(points) - 1) // 2]
 
 
 def rounds(count: int, n: int = 9, d: int = 6, seed: int = 0) -> list[Tensor]:
@@ -52,7 +58,7 @@ def test_its_weights_are_those_of_a_naive_filter_on_rows_and_histories(f: int) -
         past = x if past is None else MEMORY * past + x
         size = len(x) - f
         points = x if step == 0 else np.hstack([0.5 * x / radius(x, size), past / radius(past, size)])
-        expected = naive_weights(points, f)
+        expected = naive_weights(points, f, NEAR if step > 0 else 0.0)
         assert weight is not None
         np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
         np.testing.assert_allclose(vector.numpy(), expected @ x, atol=1e-6)
@@ -121,3 +127,19 @@ def test_searching_in_the_span_finds_what_whole_rows_give() -> None:
     context = RuleContext(1, 0, past)
     attacks.parse("searched")(honest, 3, rule="caf-history", rule_context=context, state=state)
     assert "by_columns" not in state
+
+
+def test_copies_count_as_one_and_so_almost_half_of_the_workers_cannot_pass_for_the_majority() -> None:
+    """The adversary searches against each rule: where copies have a vote each, it takes all of the weight."""
+    moved, shares = {}, {}
+    for rule in (CAFHistory(near=0.0), CAFHistory()):
+        generator, state = torch.Generator().manual_seed(7), RuleContext().state
+        for step in range(3):
+            honest = torch.randn(17, 300, generator=generator)
+            context = RuleContext(step, 0, state)
+            lies = attacks.parse("searched")(honest, 14, rule=rule, rule_context=context)
+            (vector, weight), state = rule.step(torch.cat([honest, lies]), 14, context)
+        assert weight is not None
+        moved[rule.near] = float((vector - honest.mean(dim=0)).norm())
+        shares[rule.near] = float(weight[17:].sum())
+    assert moved[0.7] < 0.6 * moved[0.0] and shares[0.7] < 0.6 < 0.9 < shares[0.0], (moved, shares)

@@ -25,7 +25,9 @@ _REFINEMENTS = (0.84, 1.19, 0.92, 1.09, 0.96, 1.04, 0.98, 1.02)
 _PRINCIPAL = 2
 _COLUMNS = 4096
 """Columns that stand for all, where a rule cannot be computed from inner products."""
-_FORMATIONS = ("together", "disguised", "ladder")
+_FORMATIONS = ("together", "huddled", "disguised", "ladder")
+_HUDDLE = 0.72
+"""How far a huddled row is from the others, compared with honest rows: nearer than these, and not as near as copies."""
 
 
 class Plan(NamedTuple):
@@ -44,12 +46,13 @@ class Searched(Attack):
         direction that the adversary keeps in all rounds.
     drift: that direction: `std` and `mean`, minus the honest rows' deviation and mean of the first round; `signs`,
         random signs; `home`, from the first parameters to the present ones, so that the update undoes what was learned.
-    formation: `together`, all at one place; `disguised`, each at an honest row, shifted; `ladder`, evenly from the mean
-        to twice the magnitude; `auto`, the one of these that does most damage.
+    formation: `together`, all at one place; `disguised`, each at an honest row, shifted; `huddled`, the same, but
+        nearer to each other than honest rows are; `ladder`, evenly from the mean to twice the magnitude; `auto`, the
+        one of these that does most damage.
     every: rounds from one full search to the next. In between the adversary adapts the magnitude only.
 
     Directions for the first two goals: minus the mean, minus the standard deviation, both ways along the principal
-    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 200
+    directions of the honest rows, and the direction of the round before. A full search applies the rule to some 300
     candidates, other rounds to 13. Where the rule depends on inner products only (most rules that read whole rows), the
     adversary computes it in the span of the rows and of the rule's state, in some 50 coordinates in place of d: each
     full search compares the result with the rule's own. For other rules 4,096 random columns stand for all.
@@ -57,7 +60,9 @@ class Searched(Attack):
 
     goal: Literal["distance", "against", "drift"] = registry.choice("distance", ("distance", "against", "drift"))
     drift: Literal["std", "mean", "signs", "home"] = registry.choice("std", ("std", "mean", "signs", "home"))
-    formation: Literal["together", "disguised", "ladder", "auto"] = registry.choice("auto", (*_FORMATIONS, "auto"))
+    formation: Literal["together", "huddled", "disguised", "ladder", "auto"] = registry.choice(
+        "auto", (*_FORMATIONS, "auto")
+    )
     every: int = registry.count(10)
 
     name = "searched"
@@ -157,9 +162,10 @@ class _Search:
     def coefficients(self, plan: Plan) -> Tensor:
         """Return (f, k): the Byzantine rows as combinations of the vectors."""
         offset = self.scale * plan.magnitude * self.directions[plan.direction]
-        if _FORMATIONS[plan.formation] == "disguised":
+        if _FORMATIONS[plan.formation] in ("disguised", "huddled"):
             positions = torch.eye(len(self.vectors), dtype=torch.float64)[torch.arange(self.f) % self.h]
-            return positions + offset
+            kept = 1.0 if _FORMATIONS[plan.formation] == "disguised" else _HUDDLE
+            return self.average + kept * (positions - self.average) + offset
         if _FORMATIONS[plan.formation] == "ladder":
             return self.average + offset * torch.linspace(0, 2, self.f + 1, dtype=torch.float64)[1:, None]
         return (self.average + offset).expand(self.f, -1)

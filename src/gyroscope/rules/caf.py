@@ -69,11 +69,18 @@ class CAF(DistanceRule):
         return Aggregate(matrix.mean_of(rows, chosen) if equal else weighted_sum(rows, chosen, shares), weight)
 
 
-def filtered(table: Array, f: int) -> Array:
-    """Return (n,): each row's share in the mean of smallest top eigenvalue."""
+def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
+    """Return (n,): each row's share in the mean of smallest top eigenvalue.
+
+    Args:
+        table: (n, n) squared distances.
+        f: How many rows may be Byzantine.
+        votes: (n,), the weights to start with in place of 1; the filter ends when (n-2f)/n of them is left.
+    """
     n = len(table)
-    weight = np.zeros(n)
-    weight[_spectral.comparable(table)] = 1.0
+    weight, usable = np.zeros(n), _spectral.comparable(table)
+    weight[usable] = 1.0 if votes is None else votes[usable]
+    least = n - 2 * f if votes is None else float(votes.sum()) * (n - 2 * f) / n
     best, smallest = weight / weight.sum(), math.inf
     while True:
         left = weight.nonzero()[0]
@@ -86,5 +93,5 @@ def filtered(table: Array, f: int) -> Array:
         weight[left] *= 1 - spread.outlyingness
         # Rows as far out as the farthest lose all their weight; a rest from rounding would make them farthest again.
         weight[weight < _NOTHING] = 0.0
-        if spread.variance == 0 or weight.sum() <= n - 2 * f:
+        if spread.variance == 0 or weight.sum() <= least:
             return np.asarray(best)

@@ -27,15 +27,21 @@ class CAFHistory(ContextualRule):
     In one round no rule can tell a common deviation of f rows from noise if it is as small as the error of an honest
     mean, and an adversary that repeats it in every round moves the model. Over many rounds honest noise averages out,
     and the deviation does not. So the server keeps a history for each worker, h_i <- memory * h_i + x_i, and filters
-    the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: the smallest within
-    which some row (history) has n-f rows (histories), itself included. The result is the mean of the rows x_i with the
+    the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: within s (t) half of
+    the rows (histories) have n-f rows (histories), themselves included. The result is the mean of the rows x_i with the
     filter's weights. Without a history, in the first round, that is the result of `caf`.
 
-    Guarantee: let R be the largest distance of an honest row from the honest mean. Some row has n-f rows within s, and
-    s is at most 2 R, because an honest row has all honest ones within 2 R. An honest row is among those n-f, so this
-    row is within s + R of the honest mean. If the result is farther from this row than s, the rule returns the result
-    of `caf` for the rows alone. So the result is within 5 R of the honest mean, or within the bound of `caf`, whatever
-    the histories hold.
+    A filter that looks for little variance prefers rows that are copies of each other, which honest rows are not: with
+    almost half of the workers Byzantine, 24 of 51, it would keep nothing else. So points that are nearer to each other
+    than honest points usually are share one vote: point i starts with the weight 1 / (number of points whose squared
+    distance from it is at most `near` times the squared scale of the points). Where f Byzantine points are put beside
+    honest ones, honest points keep at least n - f - f/2 votes and the others have f/2 at most.
+
+    Guarantee: let R be the largest distance of an honest row from the honest mean. An honest row has all n-f honest
+    ones within 2 R, and more than half of the rows are honest, so s is at most 2 R. The row with the n-f nearest rows
+    has an honest row among them, so it is within s + R of the honest mean. If the result is farther from this row than
+    s, the rule returns the result of `caf` for the rows alone. So the result is within 5 R of the honest mean, or
+    within the bound of `caf`, whatever the histories hold.
 
     A row with a NaN or an infinity has no weight in its round and leaves its worker's history as it was. Cost: two
     tables of distances, O(n^2 d), and at most 2 n eigenproblems of size n. The state is n vectors. memory: the factor
@@ -47,6 +53,7 @@ class CAFHistory(ContextualRule):
 
     memory: float = registry.number(0.99, "a number of at least 0 and below 1", lambda memory: 0 <= memory < 1)
     present: float = registry.positive(0.25)
+    near: float = registry.number(0.7, "a number of at least 0 and below 1", lambda near: 0 <= near < 1)
 
     name = "caf-history"
     summary = "filters rows and each worker's past together along the direction of largest variance"
@@ -69,7 +76,8 @@ class CAFHistory(ContextualRule):
         if past is not None and f > 0:
             of_past = _spectral.table_of(distances.squared_distances(histories))
             (scale, central), (scale_of_past, _) = (_scale(each, f) for each in (table, of_past))
-            weight = filtered(self.present * table / scale + of_past / scale_of_past, f)
+            both = self.present * table / scale + of_past / scale_of_past
+            weight = filtered(both, f, 1 / (both <= self.near * _scale(both, f)[0]).sum(axis=1))
             if not _squared_distance(table, central, weight) <= scale * (1 + 1e-9):
                 weight = None
         if weight is None:
@@ -82,10 +90,10 @@ class CAFHistory(ContextualRule):
 
 
 def _scale(table: Array, f: int) -> tuple[float, int]:
-    """Return the smallest squared distance within which some row has n-f rows, itself included, and that row."""
+    """Return the squared distance within which half of the rows have n-f rows, and the row with the nearest ones."""
     within = np.partition(table, len(table) - f - 1, axis=1)[:, len(table) - f - 1]
-    central = int(np.argmin(within))
-    return float(within[central]) if 0 < within[central] < math.inf else 1.0, central
+    scale = float(np.sort(within)[(len(table) - 1) // 2])
+    return scale if 0 < scale < math.inf else 1.0, int(np.argmin(within))
 
 
 def _squared_distance(table: Array, row: int, weight: Array) -> float:
