@@ -33,9 +33,8 @@ class CAFHistory(ContextualRule):
 
     A filter that looks for little variance prefers rows that are copies of each other, which honest rows are not: with
     almost half of the workers Byzantine, 24 of 51, it would keep nothing else. So points that are nearer to each other
-    than honest points usually are share one vote: point i starts with the weight 1 / (number of points whose squared
-    distance from it is at most `near` times the squared scale of the points). Where f Byzantine points are put beside
-    honest ones, honest points keep at least n - f - f/2 votes and the others have f/2 at most.
+    than points usually are share one vote: point i starts with the weight 1 / (number of points whose squared distance
+    from it is at most `near` times the one within which half of the points have half of the points).
 
     Guarantee: let R be the largest distance of an honest row from the honest mean. An honest row has all n-f honest
     ones within 2 R, and more than half of the rows are honest, so s is at most 2 R. The row with the n-f nearest rows
@@ -53,7 +52,7 @@ class CAFHistory(ContextualRule):
 
     memory: float = registry.number(0.99, "a number of at least 0 and below 1", lambda memory: 0 <= memory < 1)
     present: float = registry.positive(0.25)
-    near: float = registry.number(0.7, "a number of at least 0 and below 1", lambda near: 0 <= near < 1)
+    near: float = registry.number(0.5, "a number of at least 0 and below 1", lambda near: 0 <= near < 1)
 
     name = "caf-history"
     summary = "filters rows and each worker's past together along the direction of largest variance"
@@ -77,7 +76,7 @@ class CAFHistory(ContextualRule):
             of_past = _spectral.table_of(distances.squared_distances(histories))
             (scale, central), (scale_of_past, _) = (_scale(each, f) for each in (table, of_past))
             both = self.present * table / scale + of_past / scale_of_past
-            weight = filtered(both, f, 1 / (both <= self.near * _scale(both, f)[0]).sum(axis=1))
+            weight = filtered(both, f, _votes(both, self.near))
             if not _squared_distance(table, central, weight) <= scale * (1 + 1e-9):
                 weight = None
         if weight is None:
@@ -94,6 +93,12 @@ def _scale(table: Array, f: int) -> tuple[float, int]:
     within = np.partition(table, len(table) - f - 1, axis=1)[:, len(table) - f - 1]
     scale = float(np.sort(within)[(len(table) - 1) // 2])
     return scale if 0 < scale < math.inf else 1.0, int(np.argmin(within))
+
+
+def _votes(table: Array, near: float) -> Array:
+    """Return (n,): 1 divided by the number of points that are as near as copies, itself included."""
+    usual, _ = _scale(table, (len(table) - 1) // 2)
+    return np.asarray(1 / np.maximum((table <= near * usual).sum(axis=1), 1))
 
 
 def _squared_distance(table: Array, row: int, weight: Array) -> float:

@@ -1,4 +1,4 @@
-"""Defences by name: a rule and a placement of momentum that belong together, and the evidence for them.
+"""Defences by name: a rule, a placement of momentum and how long it remembers, and the evidence for them.
 
 A name stands for settings of a configuration and for nothing else: a run directory holds the settings.
 """
@@ -6,7 +6,7 @@ A name stands for settings of a configuration and for nothing else: a run direct
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gyroscope._core.errors import UnknownNameError
 
@@ -16,7 +16,7 @@ class Defence(NamedTuple):
 
     name: str
     summary: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str | float]
     """Keys of the configuration and their values."""
 
 
@@ -24,7 +24,7 @@ DEFENCES: dict[str, Defence] = {
     "best": Defence(
         "best",
         "loses least to attacks that were searched for against it: docs/red-team.md",
-        {"rule": "caf-history", "momentum": "workers"},
+        {"rule": "caf-history", "momentum": "workers", "horizon": 2.0},
     ),
     "none": Defence(
         "none",
@@ -34,7 +34,7 @@ DEFENCES: dict[str, Defence] = {
 }
 
 
-def defence(name: str) -> dict[str, str]:
+def defence(name: str) -> dict[str, Any]:
     """Return the settings of a defence, to be completed: `Config(**defence("best"), attack="little", byzantine=5)`."""
     if name not in DEFENCES:
         raise UnknownNameError("defence", name, DEFENCES)
