@@ -13,7 +13,7 @@ examples:
     gyroscope train --rule krum --attack little --byzantine 5 --momentum server  --out runs/a
     gyroscope train --rule krum --attack little --byzantine 5 --momentum workers --out runs/b
 
-  the defence that has lost least so far, against almost half of the workers:
+  the defence that has lost least to searched attacks so far, against almost half of the workers:
     gyroscope train --defence best --workers 15 --attack empire --byzantine 7
 
   one of the paper's experiments:
