@@ -349,7 +349,7 @@ def test_the_page_is_written_from_a_folder_of_runs(tmp_path: Path) -> None:
     shutil.copy(DOCS / "zoo.md", tmp_path / "zoo.md")
     update_resilience_map.main(write(tmp_path / "runs", made_up(median_is_best)), tmp_path)
     page = (tmp_path / "zoo.md").read_text(encoding="utf-8")
-    assert page.startswith("# The resilience map\n\n<!-- verdicts begin -->\n**f = 3 of 15:** **`median` with momentum")
+    assert "<!-- verdicts begin -->\n**f = 3 of 15:** **`median` with momentum" in page
     for picture in ("zoo-f_3-server", "zoo-f_3-workers", "zoo-f_6-server", "zoo-f_6-workers"):
         assert f"(zoo/{picture}.png)" in page
         assert (tmp_path / "zoo" / f"{picture}.png").read_bytes().startswith(b"\x89PNG")
@@ -388,7 +388,7 @@ def test_a_dry_run_lists_what_is_infeasible(tmp_path: Path, capsys: pytest.Captu
     defences, attacks_there = len(resilience_map.defences()), len(resilience_map.attack_specs())
     assert f"the resilience map: {defences} defences, {attacks_there} attacks and none" in said
     assert re.search(r"not feasible for f = 6 \(\d+\): .*\bbulyan, nnm\+bulyan,", said)
-    assert "not feasible for f = 3 and 6 (4): bucketing+krum, bucketing+bulyan, bucketing+monna," in said
+    assert "not feasible for f = 3 and 6 (5): bucketing+krum, bucketing+bulyan, bucketing+monna," in said
     assert "run krum-nan-f_6-at_worker-seed_1" in said
     assert main([*command, "--list", "--quiet"]) == 0
     assert "infeasible  bulyan, f = 6: Bulyan needs" in capsys.readouterr().out

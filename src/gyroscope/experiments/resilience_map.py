@@ -58,8 +58,6 @@ ATTACK_SPECS: dict[str, Sequence[str]] = dict.fromkeys(("foresight", *_OF_THE_RE
 Foresight equals its inner attack where momentum is at the server or at the workers, as it is here. The others are made
 for a rule or search against it: they are the red team's, the map shows attacks in their default form.
 """
-OUTSIDE = ("caf-history",)
-"""Rules that came after the map was drawn; the red team has judged them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,7 +171,7 @@ def infeasible_summary() -> list[str]:
 def defences() -> list[DefenceVariant]:
     """Return every rule, bare and with each pre-aggregation, and some that are neither."""
     found = []
-    for name in (name for name in rules.RULES if name not in OUTSIDE):
+    for name in rules.RULES:
         settings = dict(RULE_SETTINGS.get(name, {}))
         rule = settings.pop("rule", name)
         found += [DefenceVariant(prefix + name, prefix + rule, settings) for prefix in ("", *(f"{b}+" for b in BEFORE))]

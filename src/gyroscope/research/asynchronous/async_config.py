@@ -24,12 +24,17 @@ from gyroscope.simulation.tasks import Task
 
 _SPEED = "how fast the workers are"
 
-_SEARCHED = ("factor", "sign", "gamma", "epsilon")
+_SEARCHED = ("factor", "sign", "gamma", "epsilon", "z")
 """Parameters of attacks whose value `auto` is a search against the rule."""
 
 
 def _check_no_search(attack: Attack) -> None:
     for part in nested.parts(attack):
+        if part.name == "searched":
+            raise ConfigError(
+                f"the attack '{part}' searches for what is worst for a rule, and asynchronous training has none: "
+                "choose another attack"
+            )
         for name in _SEARCHED:
             if getattr(part, name, None) == "auto":
                 raise ConfigError(
