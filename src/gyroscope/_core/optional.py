@@ -57,7 +57,8 @@ def parse_toml(text: str) -> dict[str, Any]:
     else:
         with extra("lab", "reading TOML with Python 3.10"):
             import tomli as tomllib
-    return tomllib.loads(text)
+    parsed: dict[str, Any] = tomllib.loads(text)
+    return parsed
 
 
 def format_toml(values: Mapping[str, Any]) -> str:
