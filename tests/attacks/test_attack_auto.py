@@ -219,6 +219,7 @@ def test_the_search_knows_what_the_server_has_accumulated(kind: str, spec: str) 
     assert reached(KINDS[kind](factor="auto")) >= reached(blind)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_what_the_adversary_foresees_is_what_happens(placement: str) -> None:
     """In whole runs, with every placement of momentum: the rule's vector is the context's outcome."""

@@ -58,6 +58,7 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
     assert unattacked.max_accuracy > 0
 
 
+@pytest.mark.slow
 def test_the_command_runs_the_attack_again(tmp_path: Path) -> None:
     search = team(tmp_path)
     for stage in search.stages():

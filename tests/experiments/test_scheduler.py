@@ -88,6 +88,7 @@ def test_a_run_that_fails_is_tried_twice_and_reported_while_the_others_go_on(
     assert "bad weather" in (tmp_path / "out" / "failures" / "broken.log").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_process_is_replaced_and_its_run_made_again(tmp_path: Path, finished: Path) -> None:
     killed: list[int] = []
 
@@ -181,6 +182,7 @@ def test_a_directory_that_cannot_be_read_is_left_alone(tmp_path: Path, finished:
     assert len(scheduler.plan([setup], tmp_path).complete) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_crashed_is_resumed_from_its_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "counting.py").write_text(
         "import dataclasses, os, signal\n"

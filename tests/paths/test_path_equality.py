@@ -157,6 +157,7 @@ def test_after_a_nan_everything_is_as_if_its_worker_had_missed_that_round(rule: 
         torch.testing.assert_close(bad[step], absent[step], rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_a_run_through_worker_processes_is_the_simulation(tmp_path: object) -> None:
     from launching import gyroscope
 

@@ -86,6 +86,7 @@ def test_killed_several_times_and_resumed_gives_the_bytes_of_an_uninterrupted_ru
     assert len(json.loads((out / "environment.json").read_text())) >= 2, "each session is on record"
 
 
+@pytest.mark.slow
 def test_a_model_with_batch_norm_dropout_and_augmentation_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     whole, out, steps = tmp_path / "whole", tmp_path / "killed", 60
     assert Started(train_custom, str(whole), steps).end().code == 0
@@ -126,6 +127,7 @@ def test_killed_while_the_directory_is_made_can_be_resumed_or_started_again(tmp_
     assert begun_again, "no kill landed before the configuration was written"
 
 
+@pytest.mark.slow
 def test_the_real_command_killed_and_resumed_gives_the_same_bytes(tmp_path: Path) -> None:
     """No helper in between: `python -m gyroscope` as its user starts it."""
     wanted = undisturbed(tmp_path / "whole")

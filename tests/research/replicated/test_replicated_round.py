@@ -130,6 +130,7 @@ def test_partial_quorums_let_servers_drift_and_exchanges_hold_them_together() ->
     assert apart["drift_after"].iloc[-1] > 4 * drifts["drift_after"].iloc[-20:].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", PLACEMENTS)
 @pytest.mark.parametrize("value", [*BAD, "mixed"])
 def test_byzantine_servers_and_workers_that_send_anything_stop_nothing(momentum: str, value: str) -> None:
