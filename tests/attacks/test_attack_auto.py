@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks import Attack, AttackContext, Empire, EmpireStrict, Little
-from gyroscope.attacks.directed import best_factor, damage_to
+from gyroscope.attacks.directed import best_factor, search_factor
 from gyroscope.momentum import PLACEMENTS
 from gyroscope.rules import RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
 from gyroscope.runs.config import Config
@@ -43,7 +44,7 @@ def damage(honest: Tensor, byzantine: Tensor, rule: Rule, f: int) -> float:
 
 def factor_of(kind: str, honest: Tensor, f: int, rule: Rule) -> float:
     mean, direction = KINDS[kind]().aim(CachedMoments(honest))
-    return best_factor(mean, direction, damage_to(honest, mean, f, context_of(rule, f)))
+    return best_factor(honest, mean, direction, f, context_of(rule, f))
 
 
 NARROW_PEAKS = ["bulyan:rescore=true", "bulyan:slack=0,rescore=true"]
@@ -85,13 +86,49 @@ def test_the_search_finds_a_small_factor() -> None:
 def test_the_search_takes_at_most_111_calls() -> None:
     calls = 0
 
-    def damage(row: Tensor) -> float:
+    def damage(factor: float) -> float:
         nonlocal calls
         calls += 1
-        return float(torch.sin(1000 * row.sum()))
+        return math.sin(3000 * factor)
 
-    best_factor(torch.zeros(3), torch.ones(3), damage)
+    search_factor(damage)
     assert calls == 111
+    search_factor(damage, near=1.5)
+    assert calls == 111 + 29
+
+
+@pytest.mark.parametrize(
+    "spec", ["krum", "caf", "flame", "dnc", "geometric-median", "caf-history", "median", "average"]
+)
+def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str) -> None:
+    """Rows of more values than the adversary computes with; the median depends on columns, not on inner products."""
+    rule, f = parse(spec), 3
+    honest = normal(9, 5000, seed=4) + 0.1
+    mean, direction = Little().aim(CachedMoments(honest))
+    context = context_of(rule, f)
+    found = best_factor(honest, mean, direction, f, context)
+    assert ("by_rows" in context.state) == (spec == "median")
+
+    def harm(factor: float) -> float:
+        return damage(honest, (mean + factor * direction).expand(f, -1), rule, f)
+
+    assert harm(found) >= ENOUGH * harm(search_factor(harm))
+
+
+@pytest.mark.parametrize("spec", ["krum", "caf", "trimmed-mean", "geometric-median"])
+def test_over_rounds_the_search_stays_near_the_best(spec: str) -> None:
+    """Between full searches it looks near its last factor only, and the rows move as those of a training run do."""
+    rule, f = parse(spec), 3
+    rows, state, reached = normal(9, 5000, seed=1) + 0.3, {}, []
+    for step in range(12):
+        rows = 0.9 * rows + 0.4 * normal(9, 5000, seed=100 + step) + 0.03
+        attack = Little(factor="auto")
+        context = AttackContext(rule=rule, declared_f=f, step=step, state=state)
+        found = damage(rows, attack(rows, f, context), rule, f)
+        mean, direction = attack.aim(CachedMoments(rows))
+        best = max(damage(rows, (mean + factor * direction).expand(f, -1), rule, f) for factor in GRID)
+        reached.append(found / best)
+    assert sum(reached) / len(reached) >= ENOUGH, reached
 
 
 @by_kind

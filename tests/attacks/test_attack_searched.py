@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gyroscope import attacks, rules
 from gyroscope._core.errors import ConfigError
-from gyroscope.attacks import searched
+from gyroscope.attacks import _compressed_rule
 
 F = 4
 
@@ -47,7 +47,7 @@ def test_the_span_of_the_rows_gives_what_whole_rows_give(monkeypatch: Any, rule:
     state: dict[str, Tensor] = {}
     in_span = attacks.parse(spec)(honest, F, rule=rule, state=state)
     assert "by_columns" not in state
-    monkeypatch.setattr(searched, "_COLUMNS", 10_000)
+    monkeypatch.setattr(_compressed_rule, "COLUMNS", 10_000)
     whole = attacks.parse(spec)(honest, F, rule=rule)
     torch.testing.assert_close(in_span, whole, rtol=1e-3, atol=1e-3)
 

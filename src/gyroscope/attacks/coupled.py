@@ -12,7 +12,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope.attacks._history import kept_signs, last_update
 from gyroscope.attacks.base import Attack, AttackContext, finite, normalized, repeat, to_unit_scale
-from gyroscope.attacks.directed import best_factor, damage_to
+from gyroscope.attacks.directed import best_factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,5 +59,5 @@ class Coupled(Attack):
         z = self.z
         if z == "auto":
             centre, origin, direction = (finite(vector * scale, honest.dtype) for vector in (mean, place, away))
-            z = best_factor(origin, direction, damage_to(honest, centre, f, context))
+            z = best_factor(honest, origin, direction, f, context, mean=centre)
         return repeat(finite((place + z * away) * scale, honest.dtype), f)

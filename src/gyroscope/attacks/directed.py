@@ -14,16 +14,21 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks._compressed_rule import CompressedRule, agree, kind_for
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 # Where `auto` looks for its factor first: the powers of two from 1/256 to 128, eight steps to the octave where attacks
-# have their best factors. `best_factor` then looks between these, so many times, down to so small a relative distance.
+# have their best factors. The search then looks between these, so many times, down to so small a relative distance.
 _COARSE = sorted({2.0**exponent for exponent in range(-8, 8)} | {2.0 ** (step / 8) for step in range(-16, 25)})
 _REFINEMENTS = 60
 _RESOLUTION = 1e-3
 _NEAR = 1.5
+# Between two full searches: multiples of the last factor, and how often to look between these.
+_FULL_EVERY = 10
+_CLOSE = [2.0 ** (step / 8) for step in range(-8, 9)]
+_FEW = 12
 
-Damage = Callable[[Tensor], float]
+Damage = Callable[[float], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,17 +52,18 @@ class Directed(Attack):
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         mean, direction = self.aim(context.moments or CachedMoments(honest))
+        ways = {"-1": direction, "1": -direction} if self.sign == "auto" else {str(self.sign): -self.sign * direction}
+        factors = {sign: self._factor(honest, mean, ways[sign], f, context.within(sign)) for sign in ways}
+        best = next(iter(ways))
         if self.sign == "auto":
-            tried = [self._vector(honest, mean, way, f, context) for way in (direction, -direction)]
-            return repeat(max(tried, key=damage_to(honest, mean, f, context)), f)
-        return repeat(self._vector(honest, mean, direction if self.sign == -1 else -direction, f, context), f)
+            harm = {sign: _damage(honest, mean, ways[sign], mean, f, context, distance)(factors[sign]) for sign in ways}
+            best = max(harm, key=harm.__getitem__)
+        return repeat(torch.add(mean, ways[best], alpha=factors[best]), f)
 
-    def _vector(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext) -> Tensor:
+    def _factor(self, honest: Tensor, mean: Tensor, direction: Tensor, f: int, context: AttackContext) -> float:
         if self.factor == "auto":
-            factor = best_factor(mean, direction, damage_to(honest, mean, f, context))
-        else:
-            factor = self.number(len(honest) + f, f)
-        return torch.add(mean, direction, alpha=factor)
+            return best_factor(honest, mean, direction, f, context)
+        return self.number(len(honest) + f, f)
 
 
 def distance(output: Tensor, right: Tensor) -> Tensor:
@@ -66,44 +72,88 @@ def distance(output: Tensor, right: Tensor) -> Tensor:
     return length
 
 
-def damage_to(
-    honest: Tensor, mean: Tensor, f: int, context: AttackContext, measure: Callable[[Tensor, Tensor], Tensor] = distance
-) -> Damage:
-    """Return the damage to the configured rule as a function of the row that all f workers send.
+def best_factor(
+    honest: Tensor,
+    origin: Tensor,
+    direction: Tensor,
+    f: int,
+    context: AttackContext,
+    *,
+    mean: Tensor | None = None,
+    measure: Callable[[Tensor, Tensor], Tensor] = distance,
+) -> float:
+    """Return the factor with which f rows origin + factor * direction do most damage to the configured rule.
 
-    measure: a function of the rule's output and the honest mean. If the server accumulates rows before the rule, the
-    honest mean is that of the rows that the rule sees. An output of NaN is the greatest damage.
+    Args:
+        mean: The honest rows' mean, if it is not the origin. If the server accumulates rows before the rule, what
+            counts is the mean of the rows that the rule sees.
+        measure: The damage, as a function of the rule's output and the honest mean. NaN is the greatest damage.
+
+    For rows of more than 4,096 values, rules that depend on inner products only are computed in the span of the rows.
+    There the search covers all factors in the attack's first round and in every tenth one, when it also compares its
+    result with the rule's own; in between it tries those within a factor of two of the last.
     """
-    rows = torch.cat([honest, repeat(mean, f)])
-    right = mean if context.preview is None else context.shown(rows)[: len(honest)].mean(dim=0)
+    mean = origin if mean is None else mean
+    state = context.state
+    whole = _damage(honest, origin, direction, mean, f, context, measure)
+    kind = kind_for(honest.shape[1], context)
+    if kind == "whole" or "by_rows" in state:
+        return search_factor(whole)
+    near = float(state["factor"]) if "factor" in state and context.step % _FULL_EVERY else None
+    rule = CompressedRule(torch.cat([honest, torch.stack([origin, direction, mean])]), context, kind)
+    *rows, start, way, middle = rule.coordinates
+    damage = _damage(torch.stack(rows), start, way, middle, f, rule, measure)
+    factor = search_factor(damage, near)
+    if near is None and not agree(damage(factor), whole(factor)):
+        state["by_rows"] = torch.ones(1)
+        return search_factor(whole)
+    state["factor"] = torch.tensor(factor, dtype=torch.float64)
+    return factor
 
-    def damage(vector: Tensor) -> float:
-        rows[honest.shape[0] :] = vector
-        value = float(measure(context.outcome(rows), right))
+
+def _damage(
+    honest: Tensor,
+    origin: Tensor,
+    direction: Tensor,
+    mean: Tensor,
+    f: int,
+    rule: AttackContext | CompressedRule,
+    measure: Callable[[Tensor, Tensor], Tensor],
+) -> Damage:
+    """Return the damage as a function of the factor, for the whole rows or in a compressed rule's coordinates."""
+    rows = torch.cat([honest, repeat(mean, f)])
+    outcome, right = (rule.outcome, mean) if isinstance(rule, AttackContext) else (rule, mean)
+    if isinstance(rule, AttackContext) and rule.preview is not None:
+        right = rule.shown(rows)[: len(honest)].mean(dim=0)
+
+    def damage(factor: float) -> float:
+        rows[honest.shape[0] :] = torch.add(origin, direction, alpha=factor)
+        value = float(measure(outcome(rows), right))
         return math.inf if math.isnan(value) else value
 
     return damage
 
 
-def best_factor(origin: Tensor, direction: Tensor, damage: Damage) -> float:
-    """Return the factor with which origin + factor * direction does most damage.
+def search_factor(damage: Damage, near: float | None = None) -> float:
+    """Return the factor of most damage.
 
-    The search applies the rule to 51 factors from 1/256 to 128, and then at most 60 times to the middle between two
-    neighbours, 111 times in all. It chooses the neighbours that promise most: the larger of their damages plus the
-    difference, because where the damage differs it may have a peak in between, or rise until the rule excludes the
-    rows. Every third time, and if none promises more than the best so far, it chooses those that are farthest apart
-    within a factor of 1.5 of the best. It returns the best factor that it tried, of equally good ones the smallest.
+    The search tries 51 factors from 1/256 to 128, and then at most 60 times the middle between two neighbours, 111
+    factors in all; with `near`, the 17 within a factor of two of this one, and then at most 12. It chooses the
+    neighbours that promise most: the larger of their damages plus the difference, because where the damage differs it
+    may have a peak in between, or rise until the rule excludes the rows. Every third time, and if none promises more
+    than the best so far, it chooses those that are farthest apart within a factor of 1.5 of the best. It returns the
+    best factor that it tried, of equally good ones the smallest.
 
     That is at least 99 % of the best on a dense grid for all rules here but one: under Bulyan with rescoring the damage
     has many peaks, some as narrow as 1 % of the factor, and in a few rounds of a hundred the search misses the highest.
     """
-    seen = {factor: damage(torch.add(origin, direction, alpha=factor)) for factor in _COARSE}
+    seen = {factor: damage(factor) for factor in (_COARSE if near is None else [near * step for step in _CLOSE])}
 
     def promise(gap: tuple[float, float]) -> float:
         low, high = seen[gap[0]], seen[gap[1]]
         return max(low, high) + abs(low - high)
 
-    for turn in range(_REFINEMENTS):
+    for turn in range(_REFINEMENTS if near is None else _FEW):
         best = max(sorted(seen), key=seen.__getitem__)
         gaps = [
             (low, high)
@@ -114,8 +164,8 @@ def best_factor(origin: Tensor, direction: Tensor, damage: Damage) -> float:
             break
         low, high = max(gaps, key=promise)
         if turn % 3 == 2 or promise((low, high)) <= seen[best]:
-            near = [gap for gap in gaps if best / _NEAR <= gap[0] and gap[1] <= best * _NEAR]
-            low, high = max(near or gaps, key=lambda gap: gap[1] / gap[0])
+            near_best = [gap for gap in gaps if best / _NEAR <= gap[0] and gap[1] <= best * _NEAR]
+            low, high = max(near_best or gaps, key=lambda gap: gap[1] / gap[0])
         middle = (low + high) / 2
-        seen[middle] = damage(torch.add(origin, direction, alpha=middle))
+        seen[middle] = damage(middle)
     return max(sorted(seen), key=seen.__getitem__)

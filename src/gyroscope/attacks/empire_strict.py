@@ -11,7 +11,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, repeat
-from gyroscope.attacks.directed import best_factor, damage_to
+from gyroscope.attacks.directed import best_factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EmpireStrict(Attack):
         mean = (context.moments or CachedMoments(honest)).moments.mean
         epsilon = self.epsilon
         if epsilon == "auto":
-            epsilon = best_factor(torch.zeros_like(mean), -mean, damage_to(honest, mean, f, context, opposition))
+            epsilon = best_factor(honest, torch.zeros_like(mean), -mean, f, context, mean=mean, measure=opposition)
         return repeat(mean * -epsilon, f)
 
 

@@ -12,7 +12,7 @@ from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
 from gyroscope.attacks._krum_acceptance import KrumAcceptance
 from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
-from gyroscope.attacks.directed import best_factor, damage_to
+from gyroscope.attacks.directed import best_factor
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Hidden(Attack):
             length = KrumAcceptance(unit, mean, direction, f, context).largest(spread) if spread > 0 else 0.0
         elif self.gamma == "auto":
             towards = (spread * direction * scale).to(honest.dtype)
-            length = spread * best_factor(middle, towards, damage_to(honest, middle, f, context))
+            length = spread * best_factor(honest, middle, towards, f, context)
         else:
             # In the rows' own units, because gamma may be far off their scale.
             return repeat(torch.add(middle, direction.to(honest.dtype), alpha=self.gamma), f)

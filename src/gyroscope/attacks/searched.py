@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks._compressed_rule import CompressedRule, Kind, agree, kind_for
 from gyroscope.attacks.base import Attack, AttackContext, MissingKnowledgeError
 
 _MAGNITUDES = tuple(0.1 * 1.6**step for step in range(10))
@@ -23,8 +24,6 @@ _NEAR = (0.7, 0.85, 1.0, 1.2, 1.4)
 """Multiples of the last magnitude, which the rounds between full searches try."""
 _REFINEMENTS = (0.84, 1.19, 0.92, 1.09, 0.96, 1.04, 0.98, 1.02)
 _PRINCIPAL = 2
-_COLUMNS = 4096
-"""Columns that stand for all, where a rule cannot be computed from inner products."""
 _FORMATIONS = ("together", "huddled", "disguised", "ladder")
 _HUDDLE = 0.72
 """How far a huddled row is from the others, compared with honest rows: nearer than these, and not as near as copies."""
@@ -109,34 +108,12 @@ class _Search:
 
     def __init__(self, attack: Searched, vectors: Tensor, h: int, f: int, scale: float, context: AttackContext) -> None:
         self.attack, self.vectors, self.h, self.f, self.scale, self.context = attack, vectors, h, f, scale, context
-        assert context.rule is not None
-        self.rule = context.rule
-        whole = vectors.shape[1] <= _COLUMNS or context.preview is not None
-        self.kind = "whole" if whole else "columns" if "by_columns" in context.state else "inner products"
-        self._take_coordinates()
+        self._compress("columns" if "by_columns" in context.state else kind_for(vectors.shape[1], context))
 
-    def _take_coordinates(self) -> None:
-        """Choose in which coordinates to apply the rule, its state included; directions are combinations of vectors."""
-        k, d = self.vectors.shape
-        self.rule_context = known = self.context.rule_context
-        self.coordinates = self.vectors.double() if self.kind == "whole" else self.vectors
-        if self.kind != "whole":
-            # What the rule remembers or trusts has d values, too, and needs the same coordinates.
-            kept = {name: value for name, value in known.state.items() if value.dim() > 0 and value.shape[-1] == d}
-            others = [*kept.values(), *([] if known.trusted is None else [known.trusted])]
-            vectors = torch.cat([self.vectors, *(other.reshape(-1, d).to(self.vectors) for other in others)])
-            if self.kind == "columns":
-                drawn = (self.context.uniform(_COLUMNS) * d).long()
-                coordinates = vectors[:, drawn.to(vectors.device)].double()
-            else:
-                values, axes = torch.linalg.eigh((vectors @ vectors.T).double())
-                coordinates = axes * values.clamp_min(0).sqrt()
-            self.coordinates, *parts = torch.split(coordinates, [k, *(other.numel() // d for other in others)])
-            shaped = [part.reshape(*other.shape[:-1], -1) for part, other in zip(parts, others, strict=True)]
-            state = {**known.state, **dict(zip(kept, shaped, strict=False))}
-            trusted = None if known.trusted is None else shaped[-1]
-            self.rule_context = dataclasses.replace(known, state=state, trusted=trusted)
-        self.honest = self.coordinates[: self.h]
+    def _compress(self, kind: Kind) -> None:
+        """Choose in which coordinates to apply the rule; directions are combinations of vectors."""
+        self.rule = CompressedRule(self.vectors, self.context, kind)
+        self.honest = self.rule.coordinates[: self.h]
         self.mean = self.honest.mean(dim=0)
         self.average = torch.zeros(len(self.vectors), dtype=torch.float64)
         self.average[: self.h] = 1 / self.h
@@ -155,7 +132,7 @@ class _Search:
             main[:, : self.h] = axes[:, -len(main) :].T
             main -= main[:, : self.h].sum(dim=1, keepdim=True) * self.average
             found = torch.cat([-self.average.unsqueeze(0), extra, main, -main])
-        whole = found.to(self.vectors) @ self.vectors if self.kind == "columns" else found @ self.coordinates
+        whole = found.to(self.vectors) @ self.vectors if self.rule.kind == "columns" else found @ self.rule.coordinates
         lengths = torch.linalg.vector_norm(whole, dim=1, keepdim=True, dtype=torch.float64)
         return torch.where(lengths > 0, found / lengths.clamp_min(1e-300), 0.0)
 
@@ -172,16 +149,11 @@ class _Search:
 
     def damage(self, plan: Plan) -> float:
         """Return what the rule's result loses in these coordinates."""
-        return self._measure(self.honest, self.coefficients(plan) @ self.coordinates, plan)
+        return self._measure(self.honest, self.coefficients(plan) @ self.rule.coordinates, plan)
 
     def _measure(self, honest: Tensor, byzantine: Tensor, plan: Plan) -> float:
-        rows = torch.cat([honest, byzantine])
-        mean = honest.mean(dim=0)
-        known = self.rule_context
-        if rows.shape[1] == self.vectors.shape[1]:  # the rows themselves
-            rows, known = self.context.shown(rows.to(self.vectors.dtype)), self.context.rule_context
-        result = self.rule(rows, self.context.declared_f, known).vector.double()
-        byzantine, mean = byzantine.double(), mean.double()
+        result = self.rule(torch.cat([honest, byzantine]))
+        byzantine, mean = byzantine.double(), honest.mean(dim=0).double()
         if self.attack.goal == "distance":
             value = float(torch.linalg.vector_norm(result - mean))
         elif self.attack.goal == "against":
@@ -195,10 +167,9 @@ class _Search:
         last = self.context.state.get("plan")
         if last is None or self.context.step % self.attack.every == 0:
             plan = self._searched()
-            if self.kind == "inner products" and not self._agrees(plan):
+            if self.rule.kind == "inner products" and not self._agrees(plan):
                 self.context.state["by_columns"] = torch.ones(1)
-                self.kind = "columns"
-                self._take_coordinates()
+                self._compress("columns")
                 plan = self._searched()
             return plan
         direction, formation, magnitude = last.tolist()
@@ -228,6 +199,5 @@ class _Search:
 
     def _agrees(self, plan: Plan) -> bool:
         """Return whether the rule itself does to the rows what it does to their coordinates."""
-        expected = self.damage(plan)
-        got = self._measure(self.vectors[: self.h], self.coefficients(plan).to(self.vectors) @ self.vectors, plan)
-        return expected == got or abs(expected - got) <= 0.01 * abs(got)
+        sent = self.coefficients(plan).to(self.vectors) @ self.vectors
+        return agree(self.damage(plan), self._measure(self.vectors[: self.h], sent, plan))
