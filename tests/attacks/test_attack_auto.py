@@ -97,17 +97,16 @@ def test_the_search_takes_at_most_111_calls() -> None:
     assert calls == 111 + 29
 
 
-@pytest.mark.parametrize(
-    "spec", ["krum", "caf", "flame", "dnc", "geometric-median", "caf-history", "median", "average"]
-)
-def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str) -> None:
+@pytest.mark.parametrize("d", [5000, 20_000])
+@pytest.mark.parametrize("spec", ["krum", "caf", "flame", "dnc", "geometric-median", "caf-history", "median"])
+def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str, d: int) -> None:
     """Rows of more values than the adversary computes with; the median depends on columns, not on inner products."""
     rule, f = parse(spec), 3
-    honest = normal(9, 5000, seed=4) + 0.1
+    honest = normal(9, d, seed=4) + 0.1
     mean, direction = Little().aim(CachedMoments(honest))
     context = context_of(rule, f)
     found = best_factor(honest, mean, direction, f, context)
-    assert ("by_rows" in context.state) == (spec == "median")
+    assert ("not_by_inner_products" in context.state) == (spec == "median")
 
     def harm(factor: float) -> float:
         return damage(honest, (mean + factor * direction).expand(f, -1), rule, f)

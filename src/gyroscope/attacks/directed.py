@@ -27,6 +27,8 @@ _NEAR = 1.5
 _FULL_EVERY = 10
 _CLOSE = [2.0 ** (step / 8) for step in range(-8, 9)]
 _FEW = 12
+_LONG = 2**14
+"""Rows of more values than this are not searched as a whole."""
 
 Damage = Callable[[float], float]
 
@@ -90,23 +92,26 @@ def best_factor(
         measure: The damage, as a function of the rule's output and the honest mean. NaN is the greatest damage.
 
     For rows of more than 4,096 values, rules that depend on inner products only are computed in the span of the rows.
-    There the search covers all factors in the attack's first round and in every tenth one, when it also compares its
-    result with the rule's own; in between it tries those within a factor of two of the last.
+    Each full search compares its result with the rule's own; if they disagree, the rule is applied to whole rows, or to
+    random columns of rows of more than 16,384 values. Compressed searches are full in the attack's first round and in
+    every tenth one, and in between try the factors within a factor of two of the last.
     """
     mean = origin if mean is None else mean
     state = context.state
     whole = _damage(honest, origin, direction, mean, f, context, measure)
     kind = kind_for(honest.shape[1], context)
-    if kind == "whole" or "by_rows" in state:
+    if "not_by_inner_products" in state:
+        kind = "whole" if honest.shape[1] <= _LONG else "columns"
+    if kind == "whole":
         return search_factor(whole)
     near = float(state["factor"]) if "factor" in state and context.step % _FULL_EVERY else None
     rule = CompressedRule(torch.cat([honest, torch.stack([origin, direction, mean])]), context, kind)
     *rows, start, way, middle = rule.coordinates
     damage = _damage(torch.stack(rows), start, way, middle, f, rule, measure)
     factor = search_factor(damage, near)
-    if near is None and not agree(damage(factor), whole(factor)):
-        state["by_rows"] = torch.ones(1)
-        return search_factor(whole)
+    if kind == "inner products" and near is None and not agree(damage(factor), whole(factor)):
+        state["not_by_inner_products"] = torch.ones(1)
+        return best_factor(honest, origin, direction, f, context, mean=mean, measure=measure)
     state["factor"] = torch.tensor(factor, dtype=torch.float64)
     return factor
 
