@@ -106,7 +106,8 @@ def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str, d: int) -
     mean, direction = Little().aim(CachedMoments(honest))
     context = context_of(rule, f)
     found = best_factor(honest, mean, direction, f, context)
-    assert ("not_by_inner_products" in context.state) == (spec == "median")
+    # dnc looks at 10,000 random columns.
+    assert ("not_by_inner_products" in context.state) == (spec == "median" or (spec, d) == ("dnc", 20_000))
 
     def harm(factor: float) -> float:
         return damage(honest, (mean + factor * direction).expand(f, -1), rule, f)
