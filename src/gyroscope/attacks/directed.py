@@ -27,6 +27,7 @@ _NEAR = 1.5
 _FULL_EVERY = 10
 _CLOSE = [2.0 ** (step / 8) for step in range(-8, 9)]
 _FEW = 12
+_AROUND = (1.0, 1.03, 0.98, 0.96, 0.93, 0.88, 0.8)
 _LONG = 2**14
 """Rows of more values than this are not searched as a whole."""
 
@@ -92,9 +93,10 @@ def best_factor(
         measure: The damage, as a function of the rule's output and the honest mean. NaN is the greatest damage.
 
     For rows of more than 4,096 values, rules that depend on inner products only are computed in the span of the rows.
-    Each full search compares its result with the rule's own; if they disagree, the rule is applied to whole rows, or to
-    random columns of rows of more than 16,384 values. Compressed searches are full in the attack's first round and in
-    every tenth one, and in between try the factors within a factor of two of the last.
+    Each full search compares its result with the rule's own. If they disagree, the rule is applied to whole rows; or,
+    for rows of more than 16,384 values, to random columns, and to whole rows for a few factors around the one found.
+    Compressed searches are full in the attack's first round and in every tenth one, and in between try the factors
+    within a factor of two of the last.
     """
     mean = origin if mean is None else mean
     state = context.state
@@ -112,6 +114,8 @@ def best_factor(
     if kind == "inner products" and near is None and not agree(damage(factor), whole(factor)):
         state["not_by_inner_products"] = torch.ones(1)
         return best_factor(honest, origin, direction, f, context, mean=mean, measure=measure)
+    if kind == "columns":  # The factor from which the rule excludes the rows is known to a few percent only.
+        factor = max((factor * step for step in _AROUND), key=whole)
     state["factor"] = torch.tensor(factor, dtype=torch.float64)
     return factor
 
