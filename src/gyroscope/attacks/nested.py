@@ -41,6 +41,21 @@ class Nested(Attack):
         return call(self.attack, honest, f, context)
 
 
+@dataclasses.dataclass(frozen=True)
+class Several(Attack):
+    """An attack around a list of others, each given as an attack or as a spec: `little:factor=2/empire`."""
+
+    attacks: tuple[Attack, ...] = (_DEFAULT,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        vars(self).update(attacks=parse_attacks(self, "attacks", self.attacks))
+
+    def check_feasible(self, n: int, f: int) -> None:
+        for attack in self.attacks:
+            attack.check_feasible(n, f)
+
+
 def parse_attacks(outer: Attack, field: str, value: Any) -> tuple[Attack, ...]:
     """Return the attacks in a field's value: an attack, a list of attacks and specs, or specs with slashes between."""
     from gyroscope.attacks import parse  # the table also lists the attacks that import this module

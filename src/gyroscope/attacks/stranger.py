@@ -7,7 +7,6 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from gyroscope.attacks import nested
 from gyroscope.attacks.anti_cge import AntiCGE
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.empire import Empire
@@ -18,10 +17,11 @@ from gyroscope.attacks.hidden import Hidden
 from gyroscope.attacks.little import Little
 from gyroscope.attacks.min_max import MinMax
 from gyroscope.attacks.min_sum import MinSum
+from gyroscope.attacks.nested import Several, call
 
 
 @dataclasses.dataclass(frozen=True)
-class Stranger(Attack):
+class Stranger(Several):
     """Draw an attack uniformly from a list in each round, the same for all f workers.
 
     So a rule gains nothing from its state of earlier rounds. attacks: the list, written (little:factor=2/empire/nan);
@@ -45,13 +45,6 @@ class Stranger(Attack):
     name = "stranger"
     summary = "another attack in every round, drawn from a list"
 
-    def __post_init__(self) -> None:
-        vars(self).update(attacks=nested.parse_attacks(self, "attacks", self.attacks))
-
-    def check_feasible(self, n: int, f: int) -> None:
-        for attack in self.attacks:
-            attack.check_feasible(n, f)
-
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         drawn = torch.randint(len(self.attacks), (1,), generator=context.generator, device=context.generator.device)
-        return nested.call(self.attacks[int(drawn)], honest, f, context)
+        return call(self.attacks[int(drawn)], honest, f, context)
