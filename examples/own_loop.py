@@ -1,4 +1,4 @@
-"""A training loop of your own: 9 workers with data loaders of their own, 2 of which lie, and a rule that survives them.
+"""A training loop of your own: 7 workers with data loaders of their own, 2 that carry out `little`, and Krum.
 
 python examples/own_loop.py
 """

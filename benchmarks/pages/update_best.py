@@ -88,8 +88,8 @@ def verdict(setups: list[SetupResult]) -> str:
     count = len(losses(setups, BEST, worst))
     return (
         f"**{word}: `{BEST}` with momentum at the workers loses at most {means[worst]:.2f} points of maximum accuracy "
-        f"in every setting (mean of {count} fresh seeds), to `{attack}` with f = {f} and learning rate {rate:g}; no "
-        f"single run loses more than {largest:.2f}.**"
+        f"in every setting of these two attacks (mean of {count} fresh seeds), to `{attack}` with f = {f} and "
+        f"learning rate {rate:g}; no single run loses more than {largest:.2f}.**"
     )
 
 

@@ -41,8 +41,8 @@ def parser() -> argparse.ArgumentParser:
     """The whole grammar of the command line."""
     top = argparse.ArgumentParser(
         prog="gyroscope",
-        description="Distributed training that survives workers that lie: robust aggregation rules, the attacks they "
-        "are meant for, and momentum where it protects, at the workers.",
+        description="Distributed training with workers that may lie: aggregation rules and what is proven of them, "
+        "attacks, a search for worse ones, and momentum at the workers or at the server.",
         epilog="Begin with: gyroscope demo",
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")

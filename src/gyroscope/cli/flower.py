@@ -26,8 +26,8 @@ and then:
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "flower",
-        help="a Flower app whose server withstands Byzantine nodes",
-        description="Byzantine-resilient training over Flower's network: see docs/flower.md.",
+        help="a Flower app whose server applies a rule to what the nodes send",
+        description="Training over Flower's network with a rule, f of the nodes Byzantine: see docs/flower.md.",
     )
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     new = actions.add_parser(

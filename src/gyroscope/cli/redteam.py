@@ -22,7 +22,7 @@ examples:
   the rule that you want to deploy, on data like yours:
     gyroscope redteam --rule krum --task mnist --workers 51 --byzantine 12
 
-  the recommended defence, at twice the default budget:
+  the defence that lost least to the attack searched so far, at twice the default budget:
     gyroscope redteam --defence best --task mnist --workers 51 --byzantine 12 --budget 80
 
   a rule and an attack of your own, from a module in this folder:

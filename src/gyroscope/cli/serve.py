@@ -20,7 +20,7 @@ private network or a VPN, never the open internet. Workers may send anything; th
 
 _SERVE_EXAMPLES = f"""\
 examples:
-  a server that tolerates 1 of 5 workers, and its workers, each in its own terminal:
+  a server whose rule expects 1 Byzantine worker of 5, and its workers, each in its own terminal:
     gyroscope serve --workers 5 --rule krum --declared-byzantine 1 --out runs/a
     gyroscope work 127.0.0.1:29517 --number 0        # and 1, 2, 3, 4
 

@@ -32,8 +32,9 @@ then:
   gyroscope sweep grid.toml --out runs/mine
   gyroscope report runs/mine
 
-the recipe map needs no file: every rule (bare, after nnm, after bucketing) against every attack, momentum at the server
-and at the workers, f = 3 and f = 6 of 15 workers, on digits; then the resilience map of what each combination loses:
+the recipe map needs no file: every rule (bare, after nnm, after bucketing) against every attack in its default form,
+momentum at the server and at the workers, f = 3 and f = 6 of 15 workers, on digits; then the resilience map of what
+each combination loses to these attacks:
   gyroscope sweep map --dry-run
   gyroscope sweep map
   gyroscope sweep map --best 10 --seeds 1-3       # then more seeds for those that matter

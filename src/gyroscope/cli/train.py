@@ -9,11 +9,11 @@ from gyroscope.runs import command_options
 
 _TRAIN_EXAMPLES = """\
 examples:
-  an attack that momentum at the server does not withstand, and momentum at the workers does:
+  an attack in its default form that costs Krum 10 points with momentum at the server, and 1 at the workers:
     gyroscope train --rule krum --attack little --byzantine 5 --momentum server  --out runs/a
     gyroscope train --rule krum --attack little --byzantine 5 --momentum workers --out runs/b
 
-  the defence that has lost least to searched attacks so far, against almost half of the workers:
+  the defence that lost least to the attack searched so far, here against empire by almost half of the workers:
     gyroscope train --defence best --workers 15 --attack empire --byzantine 7
 
   one of the paper's experiments:

@@ -44,7 +44,7 @@ def add_configuration(
             groups[title] = command.add_argument_group(title)
         _add_option(groups[title], field)
         if field.name == "rule":
-            text = "instead of a rule and a placement of momentum: best, what has lost least so far"
+            text = "instead of a rule and a placement of momentum: best, what lost least to the attack searched so far"
             groups[title].add_argument("--defence", metavar="NAME", help=f"{text} (see `gyroscope list defences`)")
 
 
