@@ -26,10 +26,9 @@ BEST = "caf-history, horizon 2"
 RECOMMENDED = {BEST: ["--defence", "best"], "caf, horizon 2": ["--rule", "caf", "--horizon", "2"]}
 RULES = (
     "caf-history", "caf", "flame", "flame:linkage=ball", "dnc", "dnc:robust=true", "nnm+median", "nnm+trimmed-mean",
-    "nnm+krum", "nnm+cge", "nnm+smea", "nnm+geometric-median", "smea", "mda", "safeguard", "bucketing+signguard",
-    "bulyan", "krum", "median", "trimmed-mean",
+    "nnm+krum", "nnm+cge", "nnm+smea", "smea", "safeguard", "bucketing+signguard", "bulyan", "krum", "median",
 )  # fmt: skip
-TRUSTING = {f"{rule} (trusts)": ["--rule", rule, "--trusted", "100"] for rule in ("zeno", "fltrust")}
+TRUSTING = {"zeno (trusts)": ["--rule", "zeno", "--trusted", "100"]}
 DEFENCES = {**RECOMMENDED, **{rule: ["--rule", rule] for rule in RULES}, **TRUSTING}
 
 SETTINGS = {
