@@ -1,10 +1,12 @@
 """Training on several machines with torch.distributed.
 
-`RobustSGD` replaces DistributedDataParallel + SGD in a script whose ranks are all alike; see docs/distributed.md.
+In a script whose ranks are all alike, `ddp` makes a DistributedDataParallel model robust, whatever its optimizer, and
+`RobustSGD` replaces DistributedDataParallel and SGD; see docs/distributed.md.
 """
 
 from __future__ import annotations
 
+from gyroscope.distributed.ddp import RobustDDP, ddp
 from gyroscope.distributed.robust_sgd import RobustSGD
 
-__all__ = ["RobustSGD"]
+__all__ = ["RobustDDP", "RobustSGD", "ddp"]

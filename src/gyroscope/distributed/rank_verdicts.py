@@ -1,0 +1,118 @@
+"""`RankVerdicts`: which ranks look bad, from what every step shows of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyroscope._core.errors import ExchangeError
+
+Verdict = Literal["ok", "suspect", "non-finite"]
+
+FAR = 10.0
+"""A row so many times farther from the aggregate than the middle one is garbage in this step, whatever its cause."""
+_MEMORY = 0.95
+"""With which factor past steps are forgotten: some 20 of them count."""
+_SUSPECT = 0.5
+"""A rank is suspect when this part of its remembered steps looked bad."""
+
+
+class Seen(NamedTuple):
+    """What one step shows of a rank's row."""
+
+    finite: bool
+    distance: float
+    """From the aggregate, Euclidean."""
+
+
+class RankVerdicts:
+    """A running verdict on each rank.
+
+    In one step a row looks bad that is not finite, that lies `FAR` times as far from the aggregate as the middle row,
+    or that a rule with weights gives none while it gives some to others. A rank is *suspect* when half of its last
+    steps look bad, *non-finite* while its last row is.
+    """
+
+    def __init__(self, n: int, f: int) -> None:
+        self.n, self.f = n, f
+        self.steps = 0
+        self.suspicion = [0.0] * n
+        """The part of the remembered steps in which each rank's row looked bad, from 0 to 1."""
+        self.non_finite_steps = [0] * n
+        """In how many steps each rank's row was not finite."""
+        self.last: list[Seen] = [Seen(True, 0.0)] * n
+        self.weight: Tensor | None = None
+        """(n,): each rank's share in the last step; None for rules without such shares."""
+
+    def take(self, seen: Sequence[Seen], weight: Tensor | None) -> None:
+        """Take in a step.
+
+        Raises:
+            ExchangeError: more than f rows are garbage, so the aggregate is worth nothing. The message names the ranks.
+        """
+        middle = sorted(row.distance for row in seen if row.finite)
+        limit = FAR * middle[(len(middle) - 1) // 2] if middle else math.inf
+        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > limit]
+        ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
+        for rank in range(self.n):
+            bad = rank in garbage or rank in ignored
+            self.suspicion[rank] += (1 - max(_MEMORY, 1 - 1 / (self.steps + 1))) * (bad - self.suspicion[rank])
+            self.non_finite_steps[rank] += not seen[rank].finite
+        self.steps += 1
+        self.last, self.weight = list(seen), weight
+        if len(garbage) > self.f:
+            names = ", ".join(
+                f"{rank} ({'not finite' if not seen[rank].finite else 'far from the others'})" for rank in garbage
+            )
+            raise ExchangeError(
+                f"{len(garbage)} of {self.n} ranks sent garbage in step {self.steps}, and the rule tolerates "
+                f"f = {self.f}: ranks {names}. Nothing was updated. What to do: look at these ranks' data and "
+                "hardware, or give a larger f if the rule and the number of ranks allow it"
+            )
+
+    def verdict(self, rank: int) -> Verdict:
+        """Return what is known of a rank now."""
+        if not self.last[rank].finite:
+            return "non-finite"
+        return "suspect" if self.suspicion[rank] >= _SUSPECT else "ok"
+
+    def report(self) -> str:
+        """Return one line for a log: `step 120: 4 ok, rank 3 suspect (0.92)`."""
+        named = [
+            f"rank {rank} {self.verdict(rank)} ({self.suspicion[rank]:.2f})"
+            for rank in range(self.n)
+            if self.verdict(rank) != "ok"
+        ]
+        return f"step {self.steps}: " + ", ".join([f"{self.n - len(named)} ok", *named])
+
+    def write_csv(self, path: str | Path) -> None:
+        """Write the verdicts, a line for each rank; the first call writes the header, later ones append."""
+        path = Path(path)
+        lines = [] if path.exists() else ["step,rank,verdict,suspicion,distance,weight,non_finite_steps"]
+        for rank in range(self.n):
+            weight = "" if self.weight is None else f"{float(self.weight[rank]):.6g}"
+            lines.append(
+                f"{self.steps},{rank},{self.verdict(rank)},{self.suspicion[rank]:.4f},{self.last[rank].distance:.6g},"
+                f"{weight},{self.non_finite_steps[rank]}"
+            )
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what later verdicts depend on."""
+        return {
+            "steps": torch.tensor(self.steps),
+            "suspicion": torch.tensor(self.suspicion, dtype=torch.float64),
+            "non_finite_steps": torch.tensor(self.non_finite_steps),
+        }
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from what `state_dict` returned."""
+        self.steps = int(state["steps"])
+        self.suspicion = state["suspicion"].tolist()
+        self.non_finite_steps = state["non_finite_steps"].tolist()
