@@ -10,7 +10,7 @@ import queue
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -107,12 +107,12 @@ class RobustDDP:
             )
         self.verdicts = RankVerdicts(self.exchange.n, f)
         self._device = next(model.module.parameters()).device
-        self._names = {parameter: name for name, parameter in model.module.named_parameters()}
+        self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}
         self._momenta: dict[tuple[Tensor, ...], WorkerMomentum] = {}
         """The momentum of the parameters that are exchanged together; DDP rebuilds its buckets after the first step."""
         self._carried: dict[Tensor, Tensor] = {}
         """Momentum of parameters that no bucket has yet: from a saved state, or from buckets that are no more."""
-        self._waiting: list[tuple[GradBucket, Future[Tensor]]] = []
+        self._waiting: list[_Bucket] = []
         self._seen = _StepSeen()
         self._worker: _Worker | None = None
         if mu > 0:
@@ -129,61 +129,64 @@ class RobustDDP:
 
     def take(self, bucket: GradBucket) -> Future[Tensor]:
         """Take a bucket of gradients from DDP; the future gets what all ranks make of it."""
-        future: Future[Tensor] = Future()
-        self._waiting.append((bucket, future))
-        if self.by_bucket or bucket.is_last():
-            taken, self._waiting = self._waiting, []
-            last = bucket.is_last()
-            if bucket.buffer().is_cuda:  # the stream orders the work, and a thread would have another one
-                self._answer(taken, last)
+        # DDP's object is no longer valid when this method has returned.
+        taken = _Bucket(bucket.buffer(), tuple(bucket.parameters()), Future())
+        last = bucket.is_last()
+        self._waiting.append(taken)
+        if self.by_bucket or last:
+            buckets, self._waiting = self._waiting, []
+            if taken.buffer.is_cuda:  # the stream orders the work, and a thread would have another one
+                self._answer(buckets, last)
             else:
                 if self._worker is None:
                     self._worker = _Worker()
-                self._worker.put(lambda: self._answer(taken, last))
-        return future
-
-    def _answer(self, taken: Sequence[tuple[GradBucket, Future[Tensor]]], last: bool) -> None:
-        try:
-            results = self._aggregate([bucket for bucket, _ in taken], last)
-        except BaseException as problem:  # the backward pass raises it
-            for _, future in taken:
-                future.set_exception(problem)  # type: ignore[arg-type]
-            return
-        for (_, future), result in zip(taken, results, strict=True):
-            future.set_result(result)
+                self._worker.put(lambda: self._answer(buckets, last))
+        return taken.future
 
     @torch.no_grad()
-    def _aggregate(self, buckets: Sequence[GradBucket], last: bool) -> list[Tensor]:
-        """Return each bucket's share of the result of the rule for all of them together."""
-        buffers = [bucket.buffer() for bucket in buckets]
-        kinds = {(buffer.dtype, buffer.device) for buffer in buffers}
+    def _answer(self, buckets: Sequence[_Bucket], last: bool) -> None:
+        """Aggregate these buckets together, and give each its share of the result."""
+        try:
+            order = buckets[0].parameters if self.by_bucket else tuple(self._names)
+            gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
+            row = self._row([gradients[each] for each in order])
+            sent = self._momentum_of(order, row).update(row) if self.mu > 0 else row
+            self.aggregator.width = sum(piece.numel() for piece in gradients.values())
+            update = self.aggregator.step(sent.unsqueeze(0))
+            self._seen.add(sent, update.vector, update.weight)
+            if last:
+                self._judge()
+        except BaseException as problem:  # the backward pass raises it
+            for bucket in buckets:
+                bucket.future.set_exception(problem)  # type: ignore[arg-type]
+            return
+        results = _pieces(order, update.vector)
+        for bucket in buckets:
+            bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))
+
+    def _row(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Return the gradients as one row, padded so that each rank gets an equal share of the columns."""
+        kinds = {(piece.dtype, piece.device) for piece in pieces}
         if len(kinds) > 1:
             raise ConfigError(
                 "the parameters must share one floating-point type and one device, got "
                 + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             )
-        width = sum(buffer.numel() for buffer in buffers)
-        row = buffers[0].new_zeros(self.exchange.padded(width))
-        torch.cat(buffers, out=row[:width])
-        sent = self._momentum_of(buckets, row).update(row) if self.mu > 0 else row
-        self.aggregator.width = width
-        update = self.aggregator.step(sent.unsqueeze(0))
-        self._seen.add(sent, update.vector, update.weight)
-        if last:
-            self._judge()
-        return list(torch.split(update.vector[:width], [buffer.numel() for buffer in buffers]))
+        width = sum(piece.numel() for piece in pieces)
+        row = pieces[0].new_zeros(self.exchange.padded(width))
+        torch.cat([piece.reshape(-1) for piece in pieces], out=row[:width])
+        return row
 
-    def _momentum_of(self, buckets: Sequence[GradBucket], row: Tensor) -> WorkerMomentum:
-        """Return the momentum of these buckets' parameters. When DDP has rebuilt its buckets, carry it over."""
-        parameters = tuple(parameter for bucket in buckets for parameter in bucket.parameters())
+    def _momentum_of(self, parameters: tuple[Tensor, ...], row: Tensor) -> WorkerMomentum:
+        """Return the momentum of parameters that are exchanged together. DDP may rebuild its buckets."""
         if parameters not in self._momenta:
             members = set(parameters)
             for key in [key for key in self._momenta if not members.isdisjoint(key)]:
-                self._carried.update(_pieces(key, self._momenta.pop(key)))
+                self._carried.update(_pieces(key, self._momenta.pop(key).buffer))
             fresh = WorkerMomentum(self.mu, dampening=self.dampening)
             if not self._carried.keys().isdisjoint(members):
                 fresh.buffer = torch.zeros_like(row)
-                for parameter, piece in _pieces(parameters, fresh).items():
+                for parameter, piece in _pieces(parameters, fresh.buffer).items():
                     if parameter in self._carried:
                         piece.copy_(self._carried.pop(parameter))
             self._momenta[parameters] = fresh
@@ -202,7 +205,7 @@ class RobustDDP:
         """
         by_parameter = dict(self._carried)
         for key, kept in self._momenta.items():
-            by_parameter.update(_pieces(key, kept))
+            by_parameter.update(_pieces(key, kept.buffer))
         momentum = {self._names[parameter]: piece.clone() for parameter, piece in by_parameter.items()}
         aggregator = self.aggregator.state_dict()
         return {
@@ -238,12 +241,23 @@ class RobustDDP:
         self.verdicts.load_state_dict(own["verdicts"])
 
 
-def _pieces(parameters: Sequence[Tensor], momentum: WorkerMomentum) -> dict[Tensor, Tensor]:
-    """Return each parameter's piece of the momentum, as a view; none before the first update."""
-    if momentum.buffer is None:
+class _Bucket(NamedTuple):
+    """Gradients that DDP hands over together, as one vector, and the future that gets their place taken."""
+
+    buffer: Tensor
+    parameters: tuple[Tensor, ...]
+    future: Future[Tensor]
+
+    def pieces(self) -> dict[Tensor, Tensor]:
+        return _pieces(self.parameters, self.buffer)
+
+
+def _pieces(parameters: Sequence[Tensor], vector: Tensor | None) -> dict[Tensor, Tensor]:
+    """Return each parameter's piece of a vector, as a view; none of no vector."""
+    if vector is None:
         return {}
     width = sum(parameter.numel() for parameter in parameters)
-    return dict(zip(parameters, flat_parameters.split_like(momentum.buffer[:width], list(parameters)), strict=True))
+    return dict(zip(parameters, flat_parameters.split_like(vector[:width], list(parameters)), strict=True))
 
 
 class _StepSeen:

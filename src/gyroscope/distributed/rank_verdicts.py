@@ -59,9 +59,10 @@ class RankVerdicts:
         limit = FAR * middle[(len(middle) - 1) // 2] if middle else math.inf
         garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > limit]
         ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
+        rate = max(1 - _MEMORY, 1 / (self.steps + 1))
         for rank in range(self.n):
             bad = rank in garbage or rank in ignored
-            self.suspicion[rank] += (1 - max(_MEMORY, 1 - 1 / (self.steps + 1))) * (bad - self.suspicion[rank])
+            self.suspicion[rank] += rate * (bad - self.suspicion[rank])
             self.non_finite_steps[rank] += not seen[rank].finite
         self.steps += 1
         self.last, self.weight = list(seen), weight

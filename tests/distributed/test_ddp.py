@@ -1,0 +1,70 @@
+"""gy.ddp in real processes, against a single process that has all rows in one matrix."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import ddp_world
+import pytest
+import torch
+from ddp_world import CASES, FAULTY, N
+
+pytestmark = pytest.mark.xdist_group("ddp")
+
+
+@pytest.fixture(scope="session")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return each rank's results, by case. The world runs once."""
+    folder = tmp_path_factory.mktemp("ddp-world")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, str(Path(ddp_world.__file__)), str(folder)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+    assert run.returncode == 0, run.stderr
+    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(N)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_rank_gets_what_one_process_gets(found: list[dict[str, Any]], name: str) -> None:
+    first = found[0][name]["parameters"]
+    assert all(torch.equal(one[name]["parameters"], first) for one in found)
+    if name != "krum by buckets":  # each bucket selects by itself
+        assert torch.allclose(first, ddp_world.alone(CASES[name]), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["median, False", "median, True", "caf-history, False", "caf-history, True"])
+def test_a_saved_job_goes_on_with_the_same_bits(found: list[dict[str, Any]], name: str) -> None:
+    whole = found[0][name.split(",")[0]]["parameters"]
+    for one in found:
+        assert torch.equal(one["resumed"][name], whole)
+
+
+def test_the_report_names_the_faulty_rank(found: list[dict[str, Any]]) -> None:
+    assert found[0]["median"]["report"] == "step 5: 5 ok"
+    assert f"rank {FAULTY} " in found[0]["garbage"]["report"]
+    assert float(found[0]["nan, krum"]["weight"].sum()) == pytest.approx(1.0)
+
+
+def test_more_than_f_bad_ranks_stop_the_step_and_are_named(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        assert "2 of 5 ranks sent garbage" in one["too many"]
+        assert "1 (not finite), 4 (not finite)" in one["too many"]
+
+
+def test_a_second_momentum_is_named_once(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        with_momentum, without = one["warned"]
+        assert len(with_momentum) == 1
+        assert "betas=(0.0, ...)" in with_momentum[0]
+        assert without == []
+
+
+def test_what_cannot_work_is_refused(found: list[dict[str, Any]]) -> None:
+    unwrapped, infeasible, stateful, unknown = found[0]["refused"]
+    assert "wrap it first" in unwrapped
+    assert "Krum needs n >= 2f + 3" in infeasible
+    assert "use scope='model'" in stateful
+    assert "scope must be 'model' or 'bucket', got 'layer'" in unknown
