@@ -28,6 +28,7 @@ __all__ = [
     "__version__",
     "aggregate",
     "attacks",
+    "ddp",
     "defence",
     "errors",
     "momentum",
@@ -49,6 +50,7 @@ _PLACES = {
     "WorkerMomentum": "gyroscope.momentum:WorkerMomentum",
     "aggregate": "gyroscope.rules.state_dicts:aggregate",
     "attacks": "gyroscope.attacks",
+    "ddp": "gyroscope.distributed:ddp",
     "defence": "gyroscope.runs.defences:defence",
     "errors": "gyroscope._core.errors",
     "momentum": "gyroscope.momentum",
@@ -76,7 +78,7 @@ if _typing.TYPE_CHECKING:  # what a type checker and an editor see
     from gyroscope import simulation as simulation
     from gyroscope._core import errors, theory
     from gyroscope._core.errors import GyroscopeError
-    from gyroscope.distributed import RobustSGD
+    from gyroscope.distributed import RobustSGD, ddp
     from gyroscope.momentum import RobustAggregator, WorkerMomentum
     from gyroscope.rules.state_dicts import aggregate
     from gyroscope.runs.config import Config

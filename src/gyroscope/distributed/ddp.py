@@ -5,6 +5,8 @@ gradient -> momentum at the worker -> exchange -> rule -> parameter.grad, the sa
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 import queue
 import threading
@@ -13,19 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import GradBucket
+from torch.distributed.distributed_c10d import _get_default_store
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope._linalg import flat_parameters
 from gyroscope.distributed.collectives import Exchange
+from gyroscope.distributed.elastic_exchange import ElasticExchange
+from gyroscope.distributed.protocol import PrefixStore
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator
 from gyroscope.momentum import WorkerMomentum
-from gyroscope.rules import Rule
+from gyroscope.rules import Rule, RuleState
 
 Scope = Literal["model", "bucket"]
 
@@ -39,6 +45,7 @@ def ddp(
     dampening: float | None = None,
     scope: Scope = "model",
     seed: int = 0,
+    patience: float = 30.0,
 ) -> RobustDDP:
     """Aggregate the gradients of a DistributedDataParallel model by a robust rule, in place of the mean.
 
@@ -58,6 +65,8 @@ def ddp(
             these rules; or "bucket", each of DDP's buckets by itself, during the backward pass and without a proof.
             Rules that read columns always work bucket by bucket, because for them both are the same.
         seed: of a rule that draws at random; the same on every rank.
+        patience: how many seconds a rank may be silent until the others go on without it; longer than a step takes.
+            (With gloo. With NCCL a lost rank ends the job.)
 
     Returns:
         The job: verdicts on the ranks, and a state to save.
@@ -73,7 +82,8 @@ def ddp(
         )
     if scope not in ("model", "bucket"):
         raise ConfigError(f"scope must be 'model' or 'bucket', got {scope!r}")
-    job = RobustDDP(model, rule, f, mu, mu if dampening is None else dampening, scope, seed)
+    job = RobustDDP(model, rule, f, mu, mu if dampening is None else dampening, scope, seed, patience)
+    model.broadcast_buffers = False  # one rank's statistics, NaN perhaps, would overwrite everyone's
     # torch checks a hook's annotations, and does not know those that are strings, as here.
     model.register_comm_hook(job, lambda job, bucket: job.take(bucket))
     return job
@@ -83,8 +93,11 @@ class RobustDDP:
     """What `gy.ddp` registers: the exchange of a model's gradients, and what it has seen of the ranks.
 
     **It withstands** up to f ranks whose *gradients* are wrong, whatever the cause: see `RobustSGD`, whose limits hold
-    here, too. When more than f ranks send garbage, `loss.backward()` raises an error that names them, on every rank,
-    before anything is updated.
+    here, too, but for one: a rank that dies or hangs is missing from then on. The others notice, agree on who is left,
+    and go on from the same parameters; the missing rank counts among the f. When more than f ranks are missing or send
+    garbage, `loss.backward()` raises an error that names them, on every rank, before anything is updated.
+
+    Buffers such as batch-norm's running statistics stay each rank's own.
     """
 
     def __init__(
@@ -96,8 +109,9 @@ class RobustDDP:
         dampening: float,
         scope: Scope,
         seed: int,
+        patience: float,
     ) -> None:
-        self.exchange = Exchange(model.process_group)
+        self.exchange = _exchange(model.process_group, patience)
         self.aggregator = ShardedAggregator(self.exchange, rule, f, momentum="workers", seed=seed)
         self.rule, self.f, self.mu, self.dampening = self.aggregator.rule, f, mu, dampening
         self.by_bucket = self.rule.reads == "columns" or scope == "bucket"
@@ -113,7 +127,9 @@ class RobustDDP:
         self._carried: dict[Tensor, Tensor] = {}
         """Momentum of parameters that no bucket has yet: from a saved state, or from buckets that are no more."""
         self._waiting: list[_Bucket] = []
-        self._seen = _StepSeen()
+        self._parts: list[_Part] = []
+        self._before: tuple[int, RuleState] | None = None
+        """The rule's rounds and state at the beginning of the step, to do it again."""
         self._worker: _Worker | None = None
         if mu > 0:
             _warn_of_second_momentum(self._names)
@@ -145,37 +161,83 @@ class RobustDDP:
 
     @torch.no_grad()
     def _answer(self, buckets: Sequence[_Bucket], last: bool) -> None:
-        """Aggregate these buckets together, and give each its share of the result."""
+        """Aggregate these buckets together; with the last ones of a step, give all of them the results."""
         try:
             order = buckets[0].parameters if self.by_bucket else tuple(self._names)
             gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
             row = self._row([gradients[each] for each in order])
             sent = self._momentum_of(order, row).update(row) if self.mu > 0 else row
-            self.aggregator.width = sum(piece.numel() for piece in gradients.values())
-            update = self.aggregator.step(sent.unsqueeze(0))
-            self._seen.add(sent, update.vector, update.weight)
-            if last:
-                self._judge()
+            self._parts.append(_Part(order, sent, buckets))
+            self._exchange_parts(last)
         except BaseException as problem:  # the backward pass raises it
-            for bucket in buckets:
+            failed, self._parts = self._parts, []
+            for bucket in {id(each): each for part in failed for each in part.buckets}.values() or buckets:
                 bucket.future.set_exception(problem)  # type: ignore[arg-type]
             return
-        results = _pieces(order, update.vector)
-        for bucket in buckets:
-            bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))
+        if last:
+            finished, self._parts = self._parts, []
+            for part in finished:
+                results = _pieces(part.order, part.update.vector)
+                for bucket in part.buckets:
+                    bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))
+
+    def _exchange_parts(self, last: bool) -> None:
+        """Exchange the parts of this step that have no result yet. After a loss, do all of them again without the lost.
+
+        A step is finished when all ranks have told each other what they have seen. A rank that finds another one a step
+        ahead has therefore exchanged everything, too, and only missed its end.
+        """
+        before = (
+            (self.aggregator.rounds, self.aggregator.rule_context().state) if self._before is None else self._before
+        )
+        self._before = None if last else before
+        while True:
+            try:
+                for part in self._parts:
+                    if part.update is None:
+                        width = self.aggregator.width = len(part.sent)
+                        padding = self.exchange.padded(width) - width
+                        part.update = self.aggregator.step(
+                            torch.nn.functional.pad(part.sent, (0, padding)).unsqueeze(0)
+                        )
+                seen = self.exchange.rows(self._seen()) if last else None
+                break
+            except ExchangeError:
+                if not isinstance(self.exchange, ElasticExchange):
+                    raise
+                if self.exchange.regroup(self.verdicts.steps, self.exchange.n - self.f):
+                    seen = None
+                    break
+                self.aggregator.load_rule_state(*before)
+                for part in self._parts:
+                    part.update = None
+        if last:
+            weights = [part.update.weight for part in self._parts if part.update is not None]
+            known = [weight for weight in weights if weight is not None]
+            self.verdicts.take(
+                None if seen is None else [Seen.of(row) for row in seen.tolist()],
+                torch.stack(known).mean(dim=0) if known else None,
+            )
+
+    def _seen(self) -> Tensor:
+        """Return what this step shows of this rank's row: whether it is finite, and how far from the aggregate."""
+        squared = sum(
+            float(torch.linalg.vector_norm(part.sent - part.update.vector[: len(part.sent)], dtype=torch.float64)) ** 2
+            for part in self._parts
+            if part.update is not None
+        )
+        finite = math.isfinite(squared)
+        return torch.tensor([finite, math.sqrt(squared) if finite else math.inf], dtype=torch.float64).to(self._device)
 
     def _row(self, pieces: Sequence[Tensor]) -> Tensor:
-        """Return the gradients as one row, padded so that each rank gets an equal share of the columns."""
+        """Return the gradients as one row."""
         kinds = {(piece.dtype, piece.device) for piece in pieces}
         if len(kinds) > 1:
             raise ConfigError(
                 "the parameters must share one floating-point type and one device, got "
                 + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
             )
-        width = sum(piece.numel() for piece in pieces)
-        row = pieces[0].new_zeros(self.exchange.padded(width))
-        torch.cat([piece.reshape(-1) for piece in pieces], out=row[:width])
-        return row
+        return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def _momentum_of(self, parameters: tuple[Tensor, ...], row: Tensor) -> WorkerMomentum:
         """Return the momentum of parameters that are exchanged together. DDP may rebuild its buckets."""
@@ -191,12 +253,6 @@ class RobustDDP:
                         piece.copy_(self._carried.pop(parameter))
             self._momenta[parameters] = fresh
         return self._momenta[parameters]
-
-    def _judge(self) -> None:
-        """Tell all ranks what was seen of this one's row, and form the verdicts, the same on every rank."""
-        mine, weight = self._seen.end()
-        rows = self.exchange.rows(mine.to(self._device))
-        self.verdicts.take([Seen(bool(finite), float(distance)) for finite, distance in rows.tolist()], weight)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state: momentum by the names of parameters, the rule's state, the verdicts.
@@ -241,6 +297,17 @@ class RobustDDP:
         self.verdicts.load_state_dict(own["verdicts"])
 
 
+def _exchange(group: dist.ProcessGroup, patience: float) -> Exchange:
+    """Return the exchange between the ranks of DDP's group: with gloo, one that survives the loss of ranks."""
+    if dist.get_backend(group) != "gloo":
+        return Exchange(group)
+    names = f"gyroscope/{group.group_name}/{next(_JOBS)}"
+    return ElasticExchange(group, PrefixStore(names, _get_default_store()), patience)
+
+
+_JOBS = itertools.count()
+
+
 class _Bucket(NamedTuple):
     """Gradients that DDP hands over together, as one vector, and the future that gets their place taken."""
 
@@ -260,28 +327,15 @@ def _pieces(parameters: Sequence[Tensor], vector: Tensor | None) -> dict[Tensor,
     return dict(zip(parameters, flat_parameters.split_like(vector[:width], list(parameters)), strict=True))
 
 
-class _StepSeen:
-    """What a step shows of this rank's row, added up over the buckets."""
+@dataclasses.dataclass
+class _Part:
+    """What is exchanged together in a step: the whole model, or a bucket."""
 
-    def __init__(self) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        self.finite, self.squared, self.weights = True, 0.0, list[Tensor]()
-
-    def add(self, sent: Tensor, vector: Tensor, weight: Tensor | None) -> None:
-        squared = float(torch.linalg.vector_norm(sent - vector, dtype=torch.float64)) ** 2
-        self.finite = self.finite and math.isfinite(squared)
-        self.squared += squared
-        if weight is not None:
-            self.weights.append(weight)
-
-    def end(self) -> tuple[Tensor, Tensor | None]:
-        """Return (finite, distance), and each rank's mean share; begin the next step."""
-        seen = torch.tensor([self.finite, math.sqrt(self.squared) if self.finite else math.inf], dtype=torch.float64)
-        weight = torch.stack(self.weights).mean(dim=0) if self.weights else None
-        self._clear()
-        return seen, weight
+    order: tuple[Tensor, ...]
+    sent: Tensor
+    buckets: Sequence[_Bucket]
+    update: Any = None
+    """The `Update`, once the ranks have exchanged their rows."""
 
 
 class _Worker:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
 else:
     from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
-__all__ = ["PrefixStore", "TCPStore"]  # imported from here by other modules
+__all__ = ["PrefixStore", "ProcessGroupGloo", "Store", "TCPStore"]  # imported from here by other modules
 
 VERSION = 3
 """The version of these messages and keys, which must be the same on both sides."""

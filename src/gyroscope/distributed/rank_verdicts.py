@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyroscope._core.errors import ExchangeError
 
-Verdict = Literal["ok", "suspect", "non-finite"]
+Verdict = Literal["ok", "suspect", "non-finite", "missing"]
 
 FAR = 10.0
 """A row so many times farther from the aggregate than the middle one is garbage in this step, whatever its cause."""
@@ -28,6 +28,13 @@ class Seen(NamedTuple):
     finite: bool
     distance: float
     """From the aggregate, Euclidean."""
+    missing: bool = False
+
+    @classmethod
+    def of(cls, numbers: Sequence[float]) -> Seen:
+        """Return what a rank says of its row: whether it is finite, and its distance. NaN is said of missing ranks."""
+        finite, distance = numbers
+        return cls(finite == 1.0, distance, math.isnan(finite))
 
 
 class RankVerdicts:
@@ -49,12 +56,15 @@ class RankVerdicts:
         self.weight: Tensor | None = None
         """(n,): each rank's share in the last step; None for rules without such shares."""
 
-    def take(self, seen: Sequence[Seen], weight: Tensor | None) -> None:
-        """Take in a step.
+    def take(self, seen: Sequence[Seen] | None, weight: Tensor | None) -> None:
+        """Take in a step, of which this rank may have missed what others have seen.
 
         Raises:
             ExchangeError: more than f rows are garbage, so the aggregate is worth nothing. The message names the ranks.
         """
+        if seen is None:
+            self.steps += 1
+            return
         middle = sorted(row.distance for row in seen if row.finite)
         limit = FAR * middle[(len(middle) - 1) // 2] if middle else math.inf
         garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > limit]
@@ -67,17 +77,17 @@ class RankVerdicts:
         self.steps += 1
         self.last, self.weight = list(seen), weight
         if len(garbage) > self.f:
-            names = ", ".join(
-                f"{rank} ({'not finite' if not seen[rank].finite else 'far from the others'})" for rank in garbage
-            )
+            names = ", ".join(f"{rank} ({_trouble(seen[rank])})" for rank in garbage)
             raise ExchangeError(
-                f"{len(garbage)} of {self.n} ranks sent garbage in step {self.steps}, and the rule tolerates "
-                f"f = {self.f}: ranks {names}. Nothing was updated. What to do: look at these ranks' data and "
+                f"{len(garbage)} of {self.n} ranks sent garbage or nothing in step {self.steps}, and the rule "
+                f"tolerates f = {self.f}: ranks {names}. Nothing was updated. What to do: look at their data and "
                 "hardware, or give a larger f if the rule and the number of ranks allow it"
             )
 
     def verdict(self, rank: int) -> Verdict:
         """Return what is known of a rank now."""
+        if self.last[rank].missing:
+            return "missing"
         if not self.last[rank].finite:
             return "non-finite"
         return "suspect" if self.suspicion[rank] >= _SUSPECT else "ok"
@@ -117,3 +127,7 @@ class RankVerdicts:
         self.steps = int(state["steps"])
         self.suspicion = state["suspicion"].tolist()
         self.non_finite_steps = state["non_finite_steps"].tolist()
+
+
+def _trouble(row: Seen) -> str:
+    return "missing" if row.missing else "not finite" if not row.finite else "far from the others"
