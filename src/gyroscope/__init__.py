@@ -21,6 +21,7 @@ __all__ = [
     "GyroscopeError",
     "Result",
     "RobustAggregator",
+    "RobustOptimizer",
     "RobustSGD",
     "Split",
     "Task",
@@ -44,6 +45,7 @@ _PLACES = {
     "GyroscopeError": "gyroscope._core.errors:GyroscopeError",
     "Result": "gyroscope.runs.result:Result",
     "RobustAggregator": "gyroscope.momentum:RobustAggregator",
+    "RobustOptimizer": "gyroscope.distributed:RobustOptimizer",
     "RobustSGD": "gyroscope.distributed:RobustSGD",
     "Split": "gyroscope.simulation.data.batches:Split",
     "Task": "gyroscope.simulation.tasks:Task",
@@ -78,7 +80,7 @@ if _typing.TYPE_CHECKING:  # what a type checker and an editor see
     from gyroscope import simulation as simulation
     from gyroscope._core import errors, theory
     from gyroscope._core.errors import GyroscopeError
-    from gyroscope.distributed import RobustSGD, ddp
+    from gyroscope.distributed import RobustOptimizer, RobustSGD, ddp
     from gyroscope.momentum import RobustAggregator, WorkerMomentum
     from gyroscope.rules.state_dicts import aggregate
     from gyroscope.runs.config import Config

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from gyroscope import rules
 from gyroscope._core.errors import GyroscopeError
 from gyroscope._linalg import _kernels
-from gyroscope.distributed import ddp
+from gyroscope.distributed import RobustOptimizer, ddp
 from gyroscope.momentum import RobustAggregator, WorkerMomentum
 
 N = 5
@@ -98,6 +98,10 @@ CASES = {
     "views": Case(options=(("gradient_as_bucket_view", True),)),
     "static": Case("krum", options=(("static_graph", True),)),
 }
+
+
+WITHOUT_DDP = ("median", "krum", "caf-history", "nan", "nan, krum", "sgd", "fused", "schedule")
+"""The cases that `RobustOptimizer` runs, too."""
 
 
 def loss_of(model: Callable[[Tensor], Tensor], case: Case, rank: int, step: int, part: int = 0) -> Tensor:
@@ -206,6 +210,28 @@ def _zeros(value: Any) -> Any:
     return {key: _zeros(each) for key, each in value.items()} if isinstance(value, dict) else torch.zeros_like(value)
 
 
+def with_robust_optimizer(rank: int, case: Case, folder: Path, resume: bool = False) -> Tensor:
+    """Train without a DDP; after two steps perhaps from what was saved."""
+    model = network(case)
+    optimizer = RobustOptimizer(case.optimizer(model.parameters()), rule=case.rule, f=1, mu=MU)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if case.schedule else None
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, case, rank, step).backward()
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+        if resume and step == 1:
+            place = folder / f"optimizer-{case.rule}-{rank}.pt"
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, place)
+            saved = torch.load(place, weights_only=True)
+            model = network(case)
+            model.load_state_dict(saved["model"])
+            optimizer = RobustOptimizer(case.optimizer(model.parameters()), rule=case.rule, f=1, mu=MU)
+            optimizer.load_state_dict(saved["optimizer"])
+    return flat(model)
+
+
 def too_many(rank: int) -> str:
     """Two ranks of five send NaN, and the rule tolerates one."""
     case = Case()
@@ -263,6 +289,8 @@ def live(rank: int, folder: Path) -> None:
         for rule in ("median", "caf-history")
         for through_dcp in (False, True)
     }
+    found["optimizer"] = {name: with_robust_optimizer(rank, CASES[name], folder) for name in WITHOUT_DDP}
+    found["optimizer resumed"] = with_robust_optimizer(rank, CASES["caf-history"], folder, resume=True)
     found["too many"] = too_many(rank)
     found["warned"] = [warned(rank, (0.9, 0.99)), warned(rank, (0.0, 0.99))]
     found["refused"] = refused()

@@ -1,4 +1,4 @@
-"""gy.ddp in real processes, against a single process that has all rows in one matrix."""
+"""gy.ddp and RobustOptimizer in real processes, against a single process that has all rows in one matrix."""
 
 from __future__ import annotations
 
@@ -33,6 +33,18 @@ def test_every_rank_gets_what_one_process_gets(found: list[dict[str, Any]], name
     assert all(torch.equal(one[name]["parameters"], first) for one in found)
     if name != "krum by buckets":  # each bucket selects by itself
         assert torch.allclose(first, ddp_world.alone(CASES[name]), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ddp_world.WITHOUT_DDP)
+def test_any_optimizer_gets_the_same_without_ddp(found: list[dict[str, Any]], name: str) -> None:
+    first = found[0]["optimizer"][name]
+    assert all(torch.equal(one["optimizer"][name], first) for one in found)
+    assert torch.allclose(first, ddp_world.alone(CASES[name]), rtol=1e-3, atol=2e-5)
+
+
+def test_a_saved_optimizer_goes_on_with_the_same_bits(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        assert torch.equal(one["optimizer resumed"], one["optimizer"]["caf-history"])
 
 
 @pytest.mark.parametrize("name", ["median, False", "median, True", "caf-history, False", "caf-history, True"])

@@ -1,12 +1,13 @@
 """Training on several machines with torch.distributed.
 
 In a script whose ranks are all alike, `ddp` makes a DistributedDataParallel model robust, whatever its optimizer, and
-`RobustSGD` replaces DistributedDataParallel and SGD; see docs/distributed.md.
+`RobustOptimizer` and `RobustSGD` do without it; see docs/distributed.md.
 """
 
 from __future__ import annotations
 
 from gyroscope.distributed.ddp import RobustDDP, ddp
+from gyroscope.distributed.robust_optimizer import RobustOptimizer
 from gyroscope.distributed.robust_sgd import RobustSGD
 
-__all__ = ["RobustDDP", "RobustSGD", "ddp"]
+__all__ = ["RobustDDP", "RobustOptimizer", "RobustSGD", "ddp"]
