@@ -31,7 +31,9 @@ __all__ = [
     "attacks",
     "ddp",
     "defence",
+    "diloco",
     "errors",
+    "fsdp",
     "momentum",
     "resume",
     "rules",
@@ -54,7 +56,9 @@ _PLACES = {
     "attacks": "gyroscope.attacks",
     "ddp": "gyroscope.distributed:ddp",
     "defence": "gyroscope.runs.defences:defence",
+    "diloco": "gyroscope.distributed:diloco",
     "errors": "gyroscope._core.errors",
+    "fsdp": "gyroscope.distributed:fsdp",
     "momentum": "gyroscope.momentum",
     "resume": "gyroscope.runs.training:resume",
     "rules": "gyroscope.rules",
@@ -80,7 +84,7 @@ if _typing.TYPE_CHECKING:  # what a type checker and an editor see
     from gyroscope import simulation as simulation
     from gyroscope._core import errors, theory
     from gyroscope._core.errors import GyroscopeError
-    from gyroscope.distributed import RobustOptimizer, RobustSGD, ddp
+    from gyroscope.distributed import RobustOptimizer, RobustSGD, ddp, diloco, fsdp
     from gyroscope.momentum import RobustAggregator, WorkerMomentum
     from gyroscope.rules.state_dicts import aggregate
     from gyroscope.runs.config import Config

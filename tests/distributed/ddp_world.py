@@ -20,13 +20,15 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from robust_world import together
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from gyroscope import rules
 from gyroscope._core.errors import GyroscopeError
 from gyroscope._linalg import _kernels
-from gyroscope.distributed import RobustOptimizer, ddp
+from gyroscope.distributed import RobustOptimizer, ddp, diloco, fsdp
 from gyroscope.momentum import RobustAggregator, WorkerMomentum
 
 N = 5
@@ -74,6 +76,7 @@ class Case:
     compiled: bool = False
     wrong: float | None = None
     """By what the faulty rank multiplies its loss in steps 1 and 3."""
+    faulty: int = FAULTY
     options: tuple[tuple[str, Any], ...] = ()
     """Further options of DistributedDataParallel."""
 
@@ -111,7 +114,7 @@ def loss_of(model: Callable[[Tensor], Tensor], case: Case, rank: int, step: int,
     context = torch.autocast("cpu", torch.bfloat16) if case.autocast else contextlib.nullcontext()
     with context:
         loss = nn.functional.cross_entropy(model(x), x[:, :3].argmax(dim=1))
-    if case.wrong is not None and rank == FAULTY and step in (1, 3):
+    if case.wrong is not None and rank == case.faulty and step in (1, 3):
         loss = loss * case.wrong
     return loss / case.accumulate
 
@@ -150,17 +153,17 @@ def train(case: Case, rank: int, model: DistributedDataParallel, steps: range, o
     return optimizer
 
 
-def alone(case: Case) -> Tensor:
-    """Return the parameters that one process gets, which computes every rank's gradient by itself."""
+def alone(case: Case, n: int = N) -> Tensor:
+    """Return the parameters that one process gets, which computes every worker's gradient by itself."""
     model = network(case)
     optimizer = case.optimizer(model.parameters())
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if case.schedule else None
-    momenta = [WorkerMomentum(MU, dampening=MU) for _ in range(N)]
+    momenta = [WorkerMomentum(MU, dampening=MU) for _ in range(n)]
     server = RobustAggregator(rules.parse(case.rule), 1)
     parameters = list(model.parameters())
     for step in range(STEPS):
         rows = []
-        for rank in range(N):
+        for rank in range(n):
             model.zero_grad()
             for part in range(case.accumulate):
                 loss_of(model, case, rank, step, part).backward()
@@ -232,6 +235,106 @@ def with_robust_optimizer(rank: int, case: Case, folder: Path, resume: bool = Fa
     return flat(model)
 
 
+ROUNDS, LOCAL = 3, 4
+
+
+def local_batches(rank: int, turn: int, case: Case, model: nn.Module, inner: Any, step: Callable[[], Any]) -> None:
+    """Take the local steps of one round."""
+    for number in range(LOCAL):
+        inner.zero_grad()
+        loss_of(model, case, rank, LOCAL * turn + number).backward()
+        step()
+
+
+def outer_optimizer(parameters: Any, momentum: str) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9 if momentum == "server" else 0.0)
+
+
+def with_local_steps(rank: int, momentum: Any, case: Case, resume: bool = False) -> Tensor:
+    """Train with gy.diloco."""
+
+    def begin() -> tuple[Network, Any]:
+        model = network(case)
+        inner = torch.optim.AdamW(model.parameters(), lr=0.01)
+        outer = outer_optimizer(model.parameters(), momentum)
+        return model, diloco(model, inner, outer, rule=case.rule, f=1, every=LOCAL, momentum=momentum, mu=MU)
+
+    model, job = begin()
+    for number in range(ROUNDS):
+        local_batches(rank, number, case, model, job.inner, job.step)
+        if resume and number == 1:
+            saved, parameters = job.state_dict(), model.state_dict()
+            model, job = begin()
+            model.load_state_dict(parameters)
+            job.load_state_dict(saved)
+    return flat(model)
+
+
+def alone_with_local_steps(momentum: str, case: Case) -> Tensor:
+    """Return what one process gets that plays all ranks one after the other."""
+    model = network(case)
+    outer = outer_optimizer(model.parameters(), momentum)
+    momenta = [WorkerMomentum(MU, dampening=MU) for _ in range(N)]
+    parameters, server = list(model.parameters()), RobustAggregator(rules.parse(case.rule), 1)
+    workers = [network(case) for _ in range(N)]
+    inners = [torch.optim.AdamW(worker.parameters(), lr=0.01) for worker in workers]
+    for number in range(ROUNDS):
+        rows = []
+        for rank, (worker, inner) in enumerate(zip(workers, inners, strict=True)):
+            worker.load_state_dict(model.state_dict())
+            local_batches(rank, number, case, worker, inner, inner.step)
+            row = flat(model) - flat(worker)
+            rows.append(momenta[rank].update(row) if momentum == "workers" else row)
+        pieces = server.step(rows).vector.split([p.numel() for p in parameters])
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            parameter.grad = piece.view_as(parameter).clone()
+        outer.step()
+    return flat(model)
+
+
+def sharded(case: Case, rank: int, folder: Path, replicas: int | None = None, resume: bool = False) -> Tensor:
+    """Train a fully sharded model; the workers are the ranks, or replicas of two ranks each."""
+
+    def begin() -> tuple[Network, Any, Any]:
+        model = network(case)
+        mesh = init_device_mesh("cpu", (replicas, 2), mesh_dim_names=("replicate", "shard")) if replicas else None
+        for module in (model.second, model):
+            fully_shard(module, mesh=mesh["shard"] if mesh else None)
+        job = fsdp(model, case.rule, 1, mu=MU, replicas=mesh["replicate"] if mesh else None)
+        return model, job, case.optimizer(model.parameters())
+
+    model, job, optimizer = begin()
+    worker = rank // 2 if replicas else rank
+    for step in range(STEPS):
+        if resume and step == 2:
+            saved = {"job": job.state_dict(), "optimizer": optimizer.state_dict(), "model": model.state_dict()}
+            model, job, optimizer = begin()
+            model.load_state_dict(saved["model"])
+            optimizer.load_state_dict(saved["optimizer"])
+            job.load_state_dict(saved["job"])
+        optimizer.zero_grad()
+        loss_of(model, case, worker, step).backward()
+        optimizer.step()
+    return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in model.parameters()])
+
+
+SHARDED = ("median", "nan", "sgd", "garbage")
+REPLICAS = 3
+
+
+def live_in_replicas(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(folder / "store-replicas"), 2 * REPLICAS)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=2 * REPLICAS, timeout=timedelta(seconds=30))
+    found = {name: sharded(case, rank, folder, replicas=REPLICAS) for name, case in IN_REPLICAS.items()}
+    torch.save(found, folder / f"replica-{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+IN_REPLICAS = {"median": Case(), "caf": Case("caf"), "nan": Case(wrong=float("nan"), faulty=1)}
+
+
 def too_many(rank: int) -> str:
     """Two ranks of five send NaN, and the rule tolerates one."""
     case = Case()
@@ -289,6 +392,15 @@ def live(rank: int, folder: Path) -> None:
         for rule in ("median", "caf-history")
         for through_dcp in (False, True)
     }
+    found["sharded"] = {name: sharded(CASES[name], rank, folder) for name in SHARDED}
+    found["sharded krum"] = sharded(CASES["krum"], rank, folder)
+    found["sharded resumed"] = sharded(CASES["median"], rank, folder, resume=True)
+    found["local steps"] = {
+        f"{momentum}, {name}": with_local_steps(rank, momentum, CASES[name])
+        for momentum in ("workers", "server")
+        for name in ("median", "krum", "nan")
+    }
+    found["local steps resumed"] = with_local_steps(rank, "workers", CASES["median"], resume=True)
     found["optimizer"] = {name: with_robust_optimizer(rank, CASES[name], folder) for name in WITHOUT_DDP}
     found["optimizer resumed"] = with_robust_optimizer(rank, CASES["caf-history"], folder, resume=True)
     found["too many"] = too_many(rank)
@@ -304,6 +416,7 @@ def main(folder: Path) -> None:
     _kernels.warm_up()
     torch.optim.SGD([nn.Parameter(torch.zeros(1))]).state_dict()
     together(N, live, folder)
+    together(2 * REPLICAS, live_in_replicas, folder)
 
 
 if __name__ == "__main__":

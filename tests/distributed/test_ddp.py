@@ -24,7 +24,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     command = [sys.executable, str(Path(ddp_world.__file__)), str(folder)]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
     assert run.returncode == 0, run.stderr
-    return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(N)]
+    ranks = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(N)]
+    replicas = [torch.load(folder / f"replica-{rank}.pt", weights_only=True) for rank in range(2 * ddp_world.REPLICAS)]
+    return [{**one, "replicas": replicas} for one in ranks]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -40,6 +42,46 @@ def test_any_optimizer_gets_the_same_without_ddp(found: list[dict[str, Any]], na
     first = found[0]["optimizer"][name]
     assert all(torch.equal(one["optimizer"][name], first) for one in found)
     assert torch.allclose(first, ddp_world.alone(CASES[name]), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["median", "krum", "nan"])
+@pytest.mark.parametrize("momentum", ["workers", "server"])
+def test_local_steps_get_what_one_process_gets(found: list[dict[str, Any]], momentum: str, name: str) -> None:
+    first = found[0]["local steps"][f"{momentum}, {name}"]
+    assert all(torch.equal(one["local steps"][f"{momentum}, {name}"], first) for one in found)
+    assert torch.allclose(first, ddp_world.alone_with_local_steps(momentum, CASES[name]), rtol=1e-3, atol=5e-5)
+
+
+def test_saved_local_steps_go_on_with_the_same_bits(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        assert torch.equal(one["local steps resumed"], one["local steps"]["workers, median"])
+
+
+@pytest.mark.parametrize("name", ddp_world.SHARDED)
+def test_a_sharded_model_gets_the_same(found: list[dict[str, Any]], name: str) -> None:
+    for one in found:
+        assert torch.allclose(one["sharded"][name], ddp_world.alone(CASES[name]), rtol=1e-3, atol=2e-5)
+
+
+def test_krum_selects_in_each_sharded_unit_by_itself(found: list[dict[str, Any]]) -> None:
+    assert all(torch.equal(one["sharded krum"], found[0]["sharded krum"]) for one in found)
+
+
+def test_a_saved_sharded_job_goes_on_with_the_same_bits(found: list[dict[str, Any]]) -> None:
+    for one in found:
+        assert torch.equal(one["sharded resumed"], one["sharded"]["median"])
+
+
+@pytest.mark.parametrize("name", ["median", "nan"])
+def test_replicas_that_are_sharded_inside_are_the_workers(found: list[dict[str, Any]], name: str) -> None:
+    wanted = ddp_world.alone(ddp_world.IN_REPLICAS[name], ddp_world.REPLICAS)
+    for replica in found[0]["replicas"]:
+        assert torch.allclose(replica[name], wanted, rtol=1e-3, atol=2e-5)
+
+
+def test_a_rule_that_reads_distances_works_between_replicas(found: list[dict[str, Any]]) -> None:
+    first, *others = (replica["caf"] for replica in found[0]["replicas"])
+    assert all(torch.equal(other, first) for other in others)
 
 
 def test_a_saved_optimizer_goes_on_with_the_same_bits(found: list[dict[str, Any]]) -> None:

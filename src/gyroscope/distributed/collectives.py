@@ -60,16 +60,17 @@ class Exchange:
         return self.joined(row).view(self.n, -1)
 
     def total(self, table: Tensor) -> Tensor:
-        """Return the sum of all ranks' (n, n) tables. The same bits on every rank.
+        """Return the sum of all ranks' tables. The same bits on every rank.
 
-        Rank i alone adds up row i, in the order of the ranks, and all others receive its result. (An all_reduce may
+        Each rank alone adds up a part, in the order of the ranks, and all others receive its result. (An all_reduce may
         add in another order on each rank, and one last bit decides which of two equal rows a rule selects.)
         """
-        parts = self.columns(table.reshape(-1))
+        flat = torch.nn.functional.pad(table.reshape(-1), (0, self.padded(table.numel()) - table.numel()))
+        parts = self.columns(flat)
         mine = parts[0].clone()
         for part in parts[1:]:
             mine += part
-        return self.rows(mine)
+        return self.joined(mine)[: table.numel()].view_as(table)
 
     def take_from_first(self, values: Tensor) -> None:
         """Overwrite the values with those of the first rank."""

@@ -23,6 +23,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from gyroscope import rules
 from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope._linalg import flat_parameters
 from gyroscope.distributed.collectives import Exchange
@@ -111,14 +112,21 @@ class RobustDDP:
         seed: int,
         patience: float,
     ) -> None:
-        self.exchange = _exchange(model.process_group, patience)
-        self.aggregator = ShardedAggregator(self.exchange, rule, f, momentum="workers", seed=seed)
-        self.rule, self.f, self.mu, self.dampening = self.aggregator.rule, f, mu, dampening
+        self.rule, self.f, self.mu, self.dampening = (
+            rules.parse(rule) if isinstance(rule, str) else rule,
+            f,
+            mu,
+            dampening,
+        )
         self.by_bucket = self.rule.reads == "columns" or scope == "bucket"
         if self.by_bucket and self.rule.uses:
             raise ConfigError(
                 f"the rule {self.rule} remembers whole rows, so it cannot work bucket by bucket: use scope='model'"
             )
+        # Before ranks connect: one that gives up at once would look lost to the others.
+        self.rule.check_feasible(dist.get_world_size(model.process_group), f)
+        self.exchange = _exchange(model.process_group, patience)
+        self.aggregator = ShardedAggregator(self.exchange, self.rule, f, momentum="workers", seed=seed)
         self.verdicts = RankVerdicts(self.exchange.n, f)
         self._device = next(model.module.parameters()).device
         self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}

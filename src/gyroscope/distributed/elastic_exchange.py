@@ -37,7 +37,8 @@ class ElasticExchange(Exchange):
         self.members = list(range(self.n))
         """The ranks that take part, in order."""
         self.generation = 0
-        self._connect(self.members)
+        with self._explained():
+            self._connect(self.members)
 
     def padded(self, d: int) -> int:
         return -(-d // len(self.members)) * len(self.members)
