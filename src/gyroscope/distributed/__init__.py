@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from gyroscope.distributed.ddp import RobustDDP, ddp
 from gyroscope.distributed.diloco import DiLoCo, diloco
+from gyroscope.distributed.elastic_exchange import Ranks
 from gyroscope.distributed.fsdp import RobustFSDP, fsdp
 from gyroscope.distributed.robust_optimizer import RobustOptimizer
 from gyroscope.distributed.robust_sgd import RobustSGD
 
-__all__ = ["DiLoCo", "RobustDDP", "RobustFSDP", "RobustOptimizer", "RobustSGD", "ddp", "diloco", "fsdp"]
+__all__ = ["DiLoCo", "Ranks", "RobustDDP", "RobustFSDP", "RobustOptimizer", "RobustSGD", "ddp", "diloco", "fsdp"]

@@ -6,12 +6,12 @@ gradient -> momentum at the worker -> exchange -> rule -> parameter.grad, the sa
 from __future__ import annotations
 
 import dataclasses
+import io
 import itertools
 import math
-import queue
-import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -27,7 +27,7 @@ from gyroscope import rules
 from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope._linalg import flat_parameters
 from gyroscope.distributed.collectives import Exchange
-from gyroscope.distributed.elastic_exchange import ElasticExchange
+from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks
 from gyroscope.distributed.protocol import PrefixStore
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator
@@ -47,6 +47,7 @@ def ddp(
     scope: Scope = "model",
     seed: int = 0,
     patience: float = 30.0,
+    ranks: Ranks | None = None,
 ) -> RobustDDP:
     """Aggregate the gradients of a DistributedDataParallel model by a robust rule, in place of the mean.
 
@@ -68,6 +69,8 @@ def ddp(
         seed: of a rule that draws at random; the same on every rank.
         patience: how many seconds a rank may be silent until the others go on without it; longer than a step takes.
             (With gloo. With NCCL a lost rank ends the job.)
+        ranks: who takes part, if not the model's process group: for jobs whose ranks may be started again. The model
+            is then in a DistributedDataParallel of one rank, and each rank calls `job.enter` and `job.admit`.
 
     Returns:
         The job: verdicts on the ranks, and a state to save.
@@ -83,7 +86,7 @@ def ddp(
         )
     if scope not in ("model", "bucket"):
         raise ConfigError(f"scope must be 'model' or 'bucket', got {scope!r}")
-    job = RobustDDP(model, rule, f, mu, mu if dampening is None else dampening, scope, seed, patience)
+    job = RobustDDP(model, rule, f, mu, mu if dampening is None else dampening, scope, seed, patience, ranks)
     model.broadcast_buffers = False  # one rank's statistics, NaN perhaps, would overwrite everyone's
     # torch checks a hook's annotations, and does not know those that are strings, as here.
     model.register_comm_hook(job, lambda job, bucket: job.take(bucket))
@@ -111,24 +114,24 @@ class RobustDDP:
         scope: Scope,
         seed: int,
         patience: float,
+        ranks: Ranks | None,
     ) -> None:
-        self.rule, self.f, self.mu, self.dampening = (
-            rules.parse(rule) if isinstance(rule, str) else rule,
-            f,
-            mu,
-            dampening,
-        )
+        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
+        self.f, self.mu, self.dampening = f, mu, dampening
         self.by_bucket = self.rule.reads == "columns" or scope == "bucket"
         if self.by_bucket and self.rule.uses:
             raise ConfigError(
                 f"the rule {self.rule} remembers whole rows, so it cannot work bucket by bucket: use scope='model'"
             )
         # Before ranks connect: one that gives up at once would look lost to the others.
-        self.rule.check_feasible(dist.get_world_size(model.process_group), f)
-        self.exchange = _exchange(model.process_group, patience)
+        self.rule.check_feasible(ranks.n if ranks else dist.get_world_size(model.process_group), f)
+        self.exchange = ElasticExchange(ranks, patience) if ranks else _exchange(model.process_group, patience)
         self.aggregator = ShardedAggregator(self.exchange, self.rule, f, momentum="workers", seed=seed)
         self.verdicts = RankVerdicts(self.exchange.n, f)
         self._device = next(model.module.parameters()).device
+        self._module = model.module
+        self._requests = 0
+        """How many requests to join there have been, as all ranks know."""
         self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}
         self._momenta: dict[tuple[Tensor, ...], WorkerMomentum] = {}
         """The momentum of the parameters that are exchanged together; DDP rebuilds its buckets after the first step."""
@@ -136,9 +139,11 @@ class RobustDDP:
         """Momentum of parameters that no bucket has yet: from a saved state, or from buckets that are no more."""
         self._waiting: list[_Bucket] = []
         self._parts: list[_Part] = []
+        self._problem: BaseException | None = None
         self._before: tuple[int, RuleState] | None = None
         """The rule's rounds and state at the beginning of the step, to do it again."""
-        self._worker: _Worker | None = None
+        # One thread, so that all ranks exchange their buckets in the same order. The interpreter waits for it at exit.
+        self._thread = ThreadPoolExecutor(1, "gyroscope-ddp")
         if mu > 0:
             _warn_of_second_momentum(self._names)
 
@@ -156,16 +161,23 @@ class RobustDDP:
         # DDP's object is no longer valid when this method has returned.
         taken = _Bucket(bucket.buffer(), tuple(bucket.parameters()), Future())
         last = bucket.is_last()
+        if last:
+            # DDP queues its own end after this; what a callback queues comes after both.
+            _at_the_end_of_backward(lambda: _at_the_end_of_backward(self._raise_problem))
         self._waiting.append(taken)
         if self.by_bucket or last:
             buckets, self._waiting = self._waiting, []
             if taken.buffer.is_cuda:  # the stream orders the work, and a thread would have another one
                 self._answer(buckets, last)
             else:
-                if self._worker is None:
-                    self._worker = _Worker()
-                self._worker.put(lambda: self._answer(buckets, last))
+                self._thread.submit(self._answer, buckets, last)
         return taken.future
+
+    def _raise_problem(self) -> None:
+        """Raise what the exchange of this step has raised, after DDP has taken the results, which are NaN then."""
+        problem, self._problem = self._problem, None
+        if problem is not None:
+            raise problem
 
     @torch.no_grad()
     def _answer(self, buckets: Sequence[_Bucket], last: bool) -> None:
@@ -177,10 +189,13 @@ class RobustDDP:
             sent = self._momentum_of(order, row).update(row) if self.mu > 0 else row
             self._parts.append(_Part(order, sent, buckets))
             self._exchange_parts(last)
-        except BaseException as problem:  # the backward pass raises it
-            failed, self._parts = self._parts, []
-            for bucket in {id(each): each for part in failed for each in part.buckets}.values() or buckets:
-                bucket.future.set_exception(problem)  # type: ignore[arg-type]
+        except BaseException as problem:  # the backward pass raises it at its end
+            self._problem = self._problem or problem
+        if self._problem is not None:
+            for bucket in {id(each): each for part in self._parts for each in part.buckets}.values() or buckets:
+                if not bucket.future.done():
+                    bucket.future.set_result(torch.full_like(bucket.buffer, torch.nan))
+            self._parts = []
             return
         if last:
             finished, self._parts = self._parts, []
@@ -222,20 +237,26 @@ class RobustDDP:
         if last:
             weights = [part.update.weight for part in self._parts if part.update is not None]
             known = [weight for weight in weights if weight is not None]
+            if seen is not None:
+                self._requests = int(seen[:, 2].nan_to_num().max())
             self.verdicts.take(
-                None if seen is None else [Seen.of(row) for row in seen.tolist()],
+                None if seen is None else [Seen.of(row) for row in seen[:, :2].tolist()],
                 torch.stack(known).mean(dim=0) if known else None,
             )
 
     def _seen(self) -> Tensor:
-        """Return what this step shows of this rank's row: whether it is finite, and how far from the aggregate."""
+        """Return what this rank tells the others: is its row finite, how far from the aggregate; and who wants in."""
         squared = sum(
             float(torch.linalg.vector_norm(part.sent - part.update.vector[: len(part.sent)], dtype=torch.float64)) ** 2
             for part in self._parts
             if part.update is not None
         )
         finite = math.isfinite(squared)
-        return torch.tensor([finite, math.sqrt(squared) if finite else math.inf], dtype=torch.float64).to(self._device)
+        elastic, requests = self.exchange, 0
+        if isinstance(elastic, ElasticExchange) and elastic.rank == elastic.members[0]:
+            requests = elastic.requests()
+        told = [finite, math.sqrt(squared) if finite else math.inf, requests]
+        return torch.tensor(told, dtype=torch.float64).to(self._device)
 
     def _row(self, pieces: Sequence[Tensor]) -> Tensor:
         """Return the gradients as one row."""
@@ -261,6 +282,63 @@ class RobustDDP:
                         piece.copy_(self._carried.pop(parameter))
             self._momenta[parameters] = fresh
         return self._momenta[parameters]
+
+    def enter(self, seconds: float = 600.0, **stateful: Any) -> int:
+        """Begin, or go on where the others are, if this rank has been started again.
+
+        Args:
+            seconds: how long to wait until the others let this rank in.
+            stateful: what else all ranks have alike, by any name: optimizer=optimizer, schedule=schedule.
+
+        Returns:
+            How many steps the job has finished: 0 at its beginning.
+        """
+        exchange = self.exchange
+        if not isinstance(exchange, ElasticExchange):
+            return self.verdicts.steps
+        if exchange.start > 1:
+            self._take_everything(exchange.join(seconds), stateful)
+        else:
+            for value in self._module.state_dict().values():
+                exchange.take_from_first(value)
+        return self.verdicts.steps
+
+    def admit(self, **stateful: Any) -> None:
+        """Let in ranks that have been started again. All ranks call it at the end of every step, after the optimizer.
+
+        Args:
+            stateful: as for `enter`.
+        """
+        exchange = self.exchange
+        if isinstance(exchange, ElasticExchange) and self._requests > exchange.admitted:
+            giver = exchange.admit(self._requests, self.verdicts.steps, exchange.n - self.f)
+            self._take_everything(giver, stateful)
+
+    def _take_everything(self, giver: int, stateful: Mapping[str, Any]) -> None:
+        """Send or receive what all ranks have alike: parameters, the rule's state, the verdicts, and what is given."""
+        exchange = self.exchange
+        assert isinstance(exchange, ElasticExchange)
+        data = io.BytesIO()
+        if exchange.rank == giver:
+            whole = {
+                "model": self._module.state_dict(),
+                "rule": self.aggregator.state_dict()["rule"],
+                "rounds": self.aggregator.rounds,
+                "verdicts": self.verdicts.state_dict(),
+                "stateful": {name: each.state_dict() for name, each in stateful.items()},
+            }
+            torch.save(whole, data)
+        size = torch.tensor(len(data.getvalue()))
+        exchange.take_from(giver, size)
+        values = torch.frombuffer(bytearray(data.getvalue() or bytes(int(size))), dtype=torch.uint8)
+        exchange.take_from(giver, values)
+        if exchange.start > 1 and self.verdicts.steps == 0:  # this rank has just been let in
+            whole = torch.load(io.BytesIO(values.numpy().tobytes()), weights_only=True)
+            self._module.load_state_dict(whole["model"])
+            self.aggregator.load_rule_state(whole["rounds"], whole["rule"])
+            self.verdicts.load_state_dict(whole["verdicts"])
+            for name, each in stateful.items():
+                each.load_state_dict(whole["stateful"][name])
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state: momentum by the names of parameters, the rule's state, the verdicts.
@@ -310,7 +388,8 @@ def _exchange(group: dist.ProcessGroup, patience: float) -> Exchange:
     if dist.get_backend(group) != "gloo":
         return Exchange(group)
     names = f"gyroscope/{group.group_name}/{next(_JOBS)}"
-    return ElasticExchange(group, PrefixStore(names, _get_default_store()), patience)
+    ranks = Ranks(PrefixStore(names, _get_default_store()), dist.get_rank(group), dist.get_world_size(group))
+    return ElasticExchange(ranks, patience)
 
 
 _JOBS = itertools.count()
@@ -325,6 +404,10 @@ class _Bucket(NamedTuple):
 
     def pieces(self) -> dict[Tensor, Tensor]:
         return _pieces(self.parameters, self.buffer)
+
+
+def _at_the_end_of_backward(function: Callable[[], None]) -> None:
+    torch.autograd.Variable._execution_engine.queue_callback(function)
 
 
 def _pieces(parameters: Sequence[Tensor], vector: Tensor | None) -> dict[Tensor, Tensor]:
@@ -344,21 +427,6 @@ class _Part:
     buckets: Sequence[_Bucket]
     update: Any = None
     """The `Update`, once the ranks have exchanged their rows."""
-
-
-class _Worker:
-    """A thread that does one thing after the other, so that all ranks exchange their buckets in the same order."""
-
-    def __init__(self) -> None:
-        self.tasks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="gyroscope-ddp", daemon=True).start()
-
-    def put(self, task: Callable[[], None]) -> None:
-        self.tasks.put(task)
-
-    def _work(self) -> None:
-        while True:
-            self.tasks.get()()
 
 
 def _warn_of_second_momentum(names: Mapping[Tensor, str]) -> None:
