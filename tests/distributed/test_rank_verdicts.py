@@ -1,0 +1,93 @@
+"""Verdicts on ranks: what looks bad, what is remembered, and when the job stops."""
+
+from __future__ import annotations
+
+import csv
+import math
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyroscope._core.errors import ExchangeError
+from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
+from gyroscope.distributed.verdict_metrics import serve_metrics
+
+GOOD = Seen(True, 1.0)
+FAR = Seen(True, 50.0)
+NAN = Seen(False, math.inf)
+MISSING = Seen.of([math.nan, math.nan])
+
+
+def after(steps: list[list[Seen]], f: int = 1, weight: torch.Tensor | None = None) -> RankVerdicts:
+    verdicts = RankVerdicts(len(steps[0]), f)
+    for seen in steps:
+        verdicts.take(seen, weight)
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"), [(GOOD, "ok"), (FAR, "suspect"), (NAN, "non-finite"), (MISSING, "missing")]
+)
+def test_a_rank_is_what_its_rows_are(row: Seen, verdict: str) -> None:
+    verdicts = after([[GOOD, GOOD, row, GOOD, GOOD]] * 3)
+    assert [verdicts.verdict(rank) for rank in range(5)] == ["ok", "ok", verdict, "ok", "ok"]
+
+
+def test_one_nan_is_forgotten() -> None:
+    verdicts = after([[GOOD] * 5] * 5 + [[GOOD, GOOD, NAN, GOOD, GOOD]] + [[GOOD] * 5])
+    assert verdicts.report() == "step 7: 5 ok"
+    assert verdicts.non_finite_steps == [0, 0, 1, 0, 0]
+
+
+def test_a_rank_without_weight_is_suspect() -> None:
+    verdicts = after([[GOOD] * 5] * 4, weight=torch.tensor([0.25, 0.25, 0.25, 0.0, 0.25], dtype=torch.float64))
+    assert verdicts.report() == "step 4: 4 ok, rank 3 suspect (1.00)"
+
+
+def test_the_step_stops_when_more_than_f_ranks_are_bad() -> None:
+    with pytest.raises(
+        ExchangeError, match=r"3 of 7 .* f = 2: ranks 1 \(far from the others\), 4 \(not finite\), 6 \(missing\)"
+    ):
+        after([[GOOD, FAR, GOOD, GOOD, NAN, GOOD, MISSING]], f=2)
+    with pytest.raises(ExchangeError, match="5 of 5 ranks"):
+        after([[NAN] * 5])
+
+
+def test_a_step_whose_end_this_rank_missed_counts() -> None:
+    verdicts = after([[GOOD] * 5])
+    verdicts.take(None, None)
+    assert verdicts.report() == "step 2: 5 ok"
+
+
+def test_prometheus_reads_the_verdicts() -> None:
+    verdicts = after([[GOOD, GOOD, GOOD, FAR, GOOD]] * 2)
+    server = serve_metrics(verdicts, 0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            lines = answer.read().decode().splitlines()
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/secrets", timeout=10)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert "gyroscope_steps_total 2" in lines
+    assert 'gyroscope_rank_suspicion{rank="3"} 1' in lines
+    assert 'gyroscope_rank_state{rank="3",state="suspect"} 1' in lines
+    assert 'gyroscope_rank_state{rank="2",state="ok"} 1' in lines
+
+
+def test_verdicts_are_written_and_saved(tmp_path: Path) -> None:
+    verdicts = after([[GOOD, GOOD, GOOD, FAR, GOOD]] * 2)
+    for _ in range(2):
+        verdicts.write_csv(tmp_path / "verdicts.csv")
+    with (tmp_path / "verdicts.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 10
+    assert rows[3]["verdict"] == "suspect" and rows[3]["rank"] == "3" and float(rows[3]["distance"]) == 50.0
+    fresh = RankVerdicts(5, 1)
+    fresh.load_state_dict(verdicts.state_dict())
+    assert fresh.suspicion == verdicts.suspicion and fresh.steps == 2
