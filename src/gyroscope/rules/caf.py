@@ -86,8 +86,9 @@ def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
         left = weight.nonzero()[0]
         shares = weight[left] / weight[left].sum()
         spread = _spectral.spread(table[np.ix_(left, left)], shares)
-        if spread.variance < smallest:
-            smallest = spread.variance
+        size = spread.variance if votes is None else spread.variance / float(weight.sum())
+        if size < smallest:
+            smallest = size
             best = np.zeros(n)
             best[left] = shares
         weight[left] *= 1 - spread.outlyingness

@@ -72,8 +72,8 @@ class CAFHistory(ContextualRule):
         past = context.state.get("history")
         weight = None
         histories = rows.clone() if past is None else torch.add(rows, past, alpha=self.memory)
-        if past is not None and f > 0:
-            of_past = _spectral.table_of(distances.squared_distances(histories))
+        if f > 0:
+            of_past = table if past is None else _spectral.table_of(distances.squared_distances(histories))
             (scale, central), (scale_of_past, _) = (_scale(each, f) for each in (table, of_past))
             both = self.present * table / scale + of_past / scale_of_past
             weight = filtered(both, f, _votes(both, self.near))
