@@ -19,8 +19,11 @@ MEMORY = 0.9
 NEAR = 0.5
 
 
-def naive_weights(points: np.ndarray, f: int, near: float = 0.0) -> np.ndarray:  # type: ignore[type-arg]
-    """CAF from its definition, with the d x d covariance; points near each other share one vote."""
+def naive_weights(points: np.ndarray, f: int, near: float) -> np.ndarray:  # type: ignore[type-arg]
+    """CAF from its definition, with the d x d covariance; points near each other share one vote.
+
+    The best mean is that of the smallest eigenvalue, divided by the square root of the weight that is left.
+    """
     limit = near * radius(points, len(points) // 2 + 1) ** 2
     weight = np.array([1 / sum(float(np.sum((one - other) ** 2)) <= limit for other in points) for one in points])
     least = weight.sum() * (len(points) - 2 * f) / len(points)
@@ -29,8 +32,9 @@ def naive_weights(points: np.ndarray, f: int, near: float = 0.0) -> np.ndarray: 
         shares = weight / weight.sum()
         centred = points - shares @ points
         values, vectors = np.linalg.eigh((centred * shares[:, None]).T @ centred)
-        if values[-1] < smallest:
-            best, smallest = shares, values[-1]
+        size = values[-1] / math.sqrt(weight.sum())
+        if size < smallest:
+            best, smallest = shares, size
         outlying = (centred @ vectors[:, -1]) ** 2
         weight = weight * (1 - outlying / outlying[weight > 0].max())
         weight[weight < 1e-9] = 0.0
@@ -58,7 +62,7 @@ def test_its_weights_are_those_of_a_naive_filter_on_rows_and_histories(f: int) -
         past = x if past is None else MEMORY * past + x
         size = len(x) - f
         points = x if step == 0 else np.hstack([0.5 * x / radius(x, size), past / radius(past, size)])
-        expected = naive_weights(points, f, NEAR if step > 0 else 0.0)
+        expected = naive_weights(points, f, NEAR)
         assert weight is not None
         np.testing.assert_allclose(weight.numpy(), expected, atol=1e-6)
         np.testing.assert_allclose(vector.numpy(), expected @ x, atol=1e-6)
@@ -143,3 +147,18 @@ def test_copies_count_as_one_and_so_almost_half_of_the_workers_cannot_pass_for_t
         moved[rule.near] = float((vector - honest.mean(dim=0)).norm())
         shares[rule.near] = float(weight[17:].sum())
     assert moved[0.5] < 0.8 * moved[0.0] and shares[0.5] < shares[0.0], (moved, shares)
+
+
+def test_copies_of_an_old_mean_gain_nothing_by_lying_in_the_middle() -> None:
+    """Copies at the centre make the variance small when most of the weight is gone; then they must not count."""
+    rule, state = CAFHistory(), RuleContext().state
+    generator = torch.Generator().manual_seed(0)
+    means, shares = [], []
+    for step in range(30):
+        honest = torch.randn(14, 400, generator=generator) + 0.05 * step
+        means.append(honest.mean(dim=0))
+        rows = torch.cat([honest, means[max(0, step - 2)].expand(12, -1)])
+        (_, weight), state = rule.step(rows, 12, RuleContext(step, 0, state))
+        assert weight is not None
+        shares.append(float(weight[14:].sum()))
+    assert max(shares) < 0.15, shares

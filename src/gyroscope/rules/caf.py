@@ -75,7 +75,8 @@ def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
     Args:
         table: (n, n) squared distances.
         f: How many rows may be Byzantine.
-        votes: (n,), the weights to start with in place of 1; the filter ends when (n-2f)/n of them is left.
+        votes: (n,), the weights to start with in place of 1; the filter ends when (n-2f)/n of them is left. Then what
+            counts is the eigenvalue divided by the square root of the weight that is left.
     """
     n = len(table)
     weight, usable = np.zeros(n), _spectral.comparable(table)
@@ -86,7 +87,7 @@ def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
         left = weight.nonzero()[0]
         shares = weight[left] / weight[left].sum()
         spread = _spectral.spread(table[np.ix_(left, left)], shares)
-        size = spread.variance if votes is None else spread.variance / float(weight.sum())
+        size = spread.variance if votes is None else spread.variance / math.sqrt(weight.sum())
         if size < smallest:
             smallest = size
             best = np.zeros(n)

@@ -29,12 +29,14 @@ class CAFHistory(ContextualRule):
     and the deviation does not. So the server keeps a history for each worker, h_i <- memory * h_i + x_i, and filters
     the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: within s (t) half of
     the rows (histories) have n-f rows (histories), themselves included. The result is the mean of the rows x_i with the
-    filter's weights. Without a history, in the first round, that is the result of `caf`.
+    filter's weights. In the first round a history is the row itself.
 
     A filter that looks for little variance prefers rows that are copies of each other, which honest rows are not: with
     almost half of the workers Byzantine, 24 of 51, it would keep nothing else. So points that are nearer to each other
     than points usually are share one vote: point i starts with the weight 1 / (number of points whose squared distance
-    from it is at most `near` times the one within which half of the points have half of the points).
+    from it is at most `near` times the one within which half of the points have half of the points). And of the means
+    that the filter passes through it takes the one whose top eigenvalue, divided by the square root of the weight that
+    is left, is smallest: `caf`, which does not divide, may end with few rows around copies of an old mean.
 
     Guarantee: let R be the largest distance of an honest row from the honest mean. An honest row has all n-f honest
     ones within 2 R, and more than half of the rows are honest, so s is at most 2 R. The row with the n-f nearest rows
