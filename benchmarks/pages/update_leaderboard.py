@@ -155,6 +155,8 @@ def publish(out: Path) -> None:
     write_csv(DOCS / "leaderboard" / "leaderboard.csv", [header, *values])
     parts = {setting: table(lines[setting], setting) for setting in SETTINGS if setting not in UNEQUAL}
     parts["unequal"] = unequal([line for setting in UNEQUAL for line in lines[setting]])
+    text = (DOCS / "leaderboard.md").read_text(encoding="utf-8")
+    parts = {name: part for name, part in parts.items() if f"<!-- {name} begin -->" in text}
     markers.replace(DOCS / "leaderboard.md", parts)
     draw(lines["digits"])
 
