@@ -97,6 +97,7 @@ def test_the_search_takes_at_most_111_calls() -> None:
     assert calls == 111 + 29
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("d", [5000, 20_000])
 @pytest.mark.parametrize("spec", ["krum", "caf", "flame", "dnc", "geometric-median", "caf-history", "median"])
 def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str, d: int) -> None:
@@ -115,6 +116,7 @@ def test_a_compressed_search_finds_what_the_whole_one_finds(spec: str, d: int) -
     assert harm(found) >= ENOUGH * harm(search_factor(harm))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["krum", "caf", "trimmed-mean", "geometric-median"])
 def test_over_rounds_the_search_stays_near_the_best(spec: str) -> None:
     """Between full searches it looks near its last factor only, and the rows move as those of a training run do."""

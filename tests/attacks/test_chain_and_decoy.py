@@ -35,6 +35,7 @@ def first_majority(rows: list[list[float]]) -> tuple[float, list[int]]:
 # ------------------------------------------------------------------------------------------------ chain
 
 
+@pytest.mark.slow
 @by_dtype
 @pytest.mark.parametrize(("h", "f", "d"), [(9, 6, 20), (11, 10, 60), (8, 7, 3), (3, 2, 5)])
 def test_single_linkage_takes_the_whole_chain_and_too_few_honest_rows_for_the_majority(

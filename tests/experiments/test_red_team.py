@@ -29,6 +29,7 @@ def run(setups: tuple[Setup, ...], out: Path) -> None:
             train(setup.config, out=out / setup.name)
 
 
+@pytest.mark.slow
 def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
     search = team(tmp_path)
     stages: list[Stage] = []

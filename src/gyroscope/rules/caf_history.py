@@ -29,7 +29,7 @@ class CAFHistory(ContextualRule):
     and the deviation does not. So the server keeps a history for each worker, h_i <- memory * h_i + x_i, and filters
     the points (sqrt(present) x_i / s, h_i / t) as `caf` does. The scales s and t are distances: within s (t) half of
     the rows (histories) have n-f rows (histories), themselves included. The result is the mean of the rows x_i with the
-    filter's weights. In the first round a history is the row itself.
+    filter's weights. Without a history, in the first round, that is the result of `caf`.
 
     A filter that looks for little variance prefers rows that are copies of each other, which honest rows are not: with
     almost half of the workers Byzantine, 24 of 51, it would keep nothing else. So points that are nearer to each other
@@ -74,8 +74,8 @@ class CAFHistory(ContextualRule):
         past = context.state.get("history")
         weight = None
         histories = rows.clone() if past is None else torch.add(rows, past, alpha=self.memory)
-        if f > 0:
-            of_past = table if past is None else _spectral.table_of(distances.squared_distances(histories))
+        if past is not None and f > 0:
+            of_past = _spectral.table_of(distances.squared_distances(histories))
             (scale, central), (scale_of_past, _) = (_scale(each, f) for each in (table, of_past))
             both = self.present * table / scale + of_past / scale_of_past
             weight = filtered(both, f, _votes(both, self.near))
