@@ -21,7 +21,7 @@ _POLL = 0.02
 
 
 class Ranks(NamedTuple):
-    """Who takes part in a job whose ranks may be lost and started again: `gy.ddp(model, ranks=gy.Ranks(...))`."""
+    """Who takes part in a job whose ranks may be lost and started again: `gy.ddp(model, ranks=Ranks(...))`."""
 
     store: Store
     """Through which ranks agree, such as a `torch.distributed.TCPStore`: in a process that outlives all ranks."""

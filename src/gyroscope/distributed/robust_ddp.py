@@ -9,7 +9,6 @@ import dataclasses
 import io
 import itertools
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple
@@ -21,17 +20,16 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.distributed_c10d import _get_default_store
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, ExchangeError
-from gyroscope._linalg import flat_parameters
+from gyroscope.distributed.bucket_momentum import BucketMomentum, pieces_of
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks
 from gyroscope.distributed.protocol import PrefixStore
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
+from gyroscope.distributed.second_momentum import warn_of_second_momentum
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator
-from gyroscope.momentum import WorkerMomentum
 from gyroscope.rules import Rule, RuleState
 
 Scope = Literal["model", "bucket"]
@@ -117,7 +115,7 @@ class RobustDDP:
         ranks: Ranks | None,
     ) -> None:
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
-        self.f, self.mu, self.dampening = f, mu, dampening
+        self.f, self.mu = f, mu
         self.by_bucket = self.rule.reads == "columns" or scope == "bucket"
         if self.by_bucket and self.rule.uses:
             raise ConfigError(
@@ -133,10 +131,7 @@ class RobustDDP:
         self._requests = 0
         """How many requests to join there have been, as all ranks know."""
         self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}
-        self._momenta: dict[tuple[Tensor, ...], WorkerMomentum] = {}
-        """The momentum of the parameters that are exchanged together; DDP rebuilds its buckets after the first step."""
-        self._carried: dict[Tensor, Tensor] = {}
-        """Momentum of parameters that no bucket has yet: from a saved state, or from buckets that are no more."""
+        self._momentum = BucketMomentum(mu, dampening)
         self._waiting: list[_Bucket] = []
         self._parts: list[_Part] = []
         self._problem: BaseException | None = None
@@ -145,7 +140,7 @@ class RobustDDP:
         # One thread, so that all ranks exchange their buckets in the same order. The interpreter waits for it at exit.
         self._thread = ThreadPoolExecutor(1, "gyroscope-ddp")
         if mu > 0:
-            _warn_of_second_momentum(self._names)
+            warn_of_second_momentum(self._names)
 
     @property
     def last_weight(self) -> Tensor | None:
@@ -183,10 +178,12 @@ class RobustDDP:
     def _answer(self, buckets: Sequence[_Bucket], last: bool) -> None:
         """Aggregate these buckets together; with the last ones of a step, give all of them the results."""
         try:
+            if self._problem is not None:
+                raise self._problem  # an earlier bucket of this step has failed
             order = buckets[0].parameters if self.by_bucket else tuple(self._names)
             gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
             row = self._row([gradients[each] for each in order])
-            sent = self._momentum_of(order, row).update(row) if self.mu > 0 else row
+            sent = self._momentum.update(order, row) if self.mu > 0 else row
             self._parts.append(_Part(order, sent, buckets))
             self._exchange_parts(last)
         except BaseException as problem:  # the backward pass raises it at its end
@@ -195,12 +192,12 @@ class RobustDDP:
             for bucket in {id(each): each for part in self._parts for each in part.buckets}.values() or buckets:
                 if not bucket.future.done():
                     bucket.future.set_result(torch.full_like(bucket.buffer, torch.nan))
-            self._parts = []
+            self._parts, self._before = [], None
             return
         if last:
             finished, self._parts = self._parts, []
             for part in finished:
-                results = _pieces(part.order, part.update.vector)
+                results = pieces_of(part.order, part.update.vector)
                 for bucket in part.buckets:
                     bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))
 
@@ -268,21 +265,6 @@ class RobustDDP:
             )
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
-    def _momentum_of(self, parameters: tuple[Tensor, ...], row: Tensor) -> WorkerMomentum:
-        """Return the momentum of parameters that are exchanged together. DDP may rebuild its buckets."""
-        if parameters not in self._momenta:
-            members = set(parameters)
-            for key in [key for key in self._momenta if not members.isdisjoint(key)]:
-                self._carried.update(_pieces(key, self._momenta.pop(key).buffer))
-            fresh = WorkerMomentum(self.mu, dampening=self.dampening)
-            if not self._carried.keys().isdisjoint(members):
-                fresh.buffer = torch.zeros_like(row)
-                for parameter, piece in _pieces(parameters, fresh.buffer).items():
-                    if parameter in self._carried:
-                        piece.copy_(self._carried.pop(parameter))
-            self._momenta[parameters] = fresh
-        return self._momenta[parameters]
-
     def enter(self, seconds: float = 600.0, **stateful: Any) -> int:
         """Begin, or go on where the others are, if this rank has been started again.
 
@@ -345,9 +327,7 @@ class RobustDDP:
 
         Names begin with the rank, so that `torch.distributed.checkpoint` keeps every rank's momentum.
         """
-        by_parameter = dict(self._carried)
-        for key, kept in self._momenta.items():
-            by_parameter.update(_pieces(key, kept.buffer))
+        by_parameter = self._momentum.by_parameter()
         momentum = {self._names[parameter]: piece.clone() for parameter, piece in by_parameter.items()}
         aggregator = self.aggregator.state_dict()
         return {
@@ -377,8 +357,7 @@ class RobustDDP:
                 raise ConfigError(
                     f"the saved momentum of {key!r} with the shape {tuple(value.shape)} is of another model"
                 )
-        self._momenta = {}
-        self._carried = {parameters[key]: value.clone() for key, value in own["momentum"].items()}
+        self._momentum.load({parameters[key]: value.clone() for key, value in own["momentum"].items()})
         self.aggregator.load_rule_state(int(own["rounds"]), dict(own["rule"]))
         self.verdicts.load_state_dict(own["verdicts"])
 
@@ -403,19 +382,11 @@ class _Bucket(NamedTuple):
     future: Future[Tensor]
 
     def pieces(self) -> dict[Tensor, Tensor]:
-        return _pieces(self.parameters, self.buffer)
+        return pieces_of(self.parameters, self.buffer)
 
 
 def _at_the_end_of_backward(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)
-
-
-def _pieces(parameters: Sequence[Tensor], vector: Tensor | None) -> dict[Tensor, Tensor]:
-    """Return each parameter's piece of a vector, as a view; none of no vector."""
-    if vector is None:
-        return {}
-    width = sum(parameter.numel() for parameter in parameters)
-    return dict(zip(parameters, flat_parameters.split_like(vector[:width], list(parameters)), strict=True))
 
 
 @dataclasses.dataclass
@@ -427,26 +398,3 @@ class _Part:
     buckets: Sequence[_Bucket]
     update: Any = None
     """The `Update`, once the ranks have exchanged their rows."""
-
-
-def _warn_of_second_momentum(names: Mapping[Tensor, str]) -> None:
-    """Warn once, at the first step of an optimizer that has a momentum of its own on the parameters."""
-
-    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        groups = [group for group in optimizer.param_groups if any(each in names for each in group["params"])]
-        if not groups:
-            return
-        handle.remove()
-        for group in groups:
-            own = group.get("momentum") or (group.get("betas") or (0.0,))[0]
-            if own:
-                remedy = "betas=(0.0, ...)" if "betas" in group else "momentum=0"
-                warnings.warn(
-                    f"{type(optimizer).__name__} has a momentum of its own ({own}) besides the workers' (gy.ddp's mu): "
-                    f"the second one smooths what the rule returns, and no measurement says that this is better. Give "
-                    f"the optimizer {remedy}, or gy.ddp(mu=0)",
-                    stacklevel=2,
-                )
-                return
-
-    handle = register_optimizer_step_pre_hook(look)
