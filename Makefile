@@ -22,10 +22,10 @@ test-fast: $(VENV)/ready
 	GYROSCOPE_TEST_PROFILE=fast $(PYTEST) -n 2 --dist worksteal -m "not slow" $(FAST)
 
 # Everything, with Flower in the same environment. It is apart because Flower and Ray are a large download and most people
-# need neither. Slow tests come last: two dozen processes that each import everything get in everyone's way.
+# need neither. Slow tests come last, file by file: what a file sets up, such as a browser or five ranks, it sets up once.
 test-all: $(VENV)/ready-for-flower lint
 	$(PYTEST) -n 3 --dist worksteal -m "not slow"
-	$(PYTEST) -n 2 -m slow
+	$(PYTEST) -n 2 --dist loadfile -m slow
 
 lint: $(VENV)/ready
 	$(BIN)/ruff check -q .

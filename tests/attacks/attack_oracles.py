@@ -159,7 +159,9 @@ def krum_takes(row: Row, at: Round) -> bool:
     best, ours = min(scores[: len(at.honest)]), min(scores[len(at.honest) :])
     if all(list(other) == list(row) for other in at.honest):
         return False  # for certain: all are the same row, and the lowest number is honest
-    if abs(best - ours) <= DOUBT * max(best, ours):
+    # A row that comes out on top of an honest one is off by the rounding of its values, however small the distance.
+    rounding = (DOUBT * max(abs(x) for other in at.honest for x in other)) ** 2
+    if abs(best - ours) <= max(DOUBT * max(best, ours), rounding):
         raise InDoubtError
     return ours < best
 

@@ -133,6 +133,7 @@ def test_over_rounds_the_search_stays_near_the_best(spec: str) -> None:
     assert sum(reached) / len(reached) >= ENOUGH, reached
 
 
+@pytest.mark.slow
 @by_kind
 @by_rule
 def test_auto_does_at_least_the_damage_of_every_power_of_two(kind: str, spec: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from ddp_world import CASES, FAULTY, N
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ddp")]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="session")

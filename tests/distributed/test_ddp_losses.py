@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from elastic_world import LOST, STEPS, N
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ddp")]
+pytestmark = pytest.mark.slow
 
 
 def start(store: dist.TCPStore, rank: int, fault: str, folder: Path) -> subprocess.Popen[str]:

@@ -16,6 +16,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "adding-a-rule.md").read_text(encoding="utf-8")
 RULE, ORACLE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -69,7 +71,6 @@ def suite(package: Path, part: str, *options: str) -> subprocess.CompletedProces
     return python(package, "-m", "pytest", str(ROOT / "tests" / "rules" / part), *settings, *options)
 
 
-@pytest.mark.slow
 def test_the_rule_of_the_page_passes_the_suite(package: Path) -> None:
     done = suite(package, ".")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

@@ -64,6 +64,7 @@ def test_results_group_the_seeds_of_a_setup(finished: Path) -> None:
     assert len(krum.runs[0].metrics) == 12 and "worker_22" in krum.runs[0].weights
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_tried_twice_and_reported_while_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 
+@pytest.mark.slow
 def test_the_same_runs_go_through_submitit(tmp_path: Path, finished: Path) -> None:
     pytest.importorskip("submitit")
     setups = small(rule=["krum"], seed=[1, 2])

@@ -84,6 +84,7 @@ def test_the_simulation_is_the_two_objects(rule: str, momentum: str, bad: bool) 
     assert torch.equal(simulated(rule, momentum, bad), own_loop(rule, momentum, bad))
 
 
+@pytest.mark.slow
 @by_rule
 @by_bad
 @pytest.mark.parametrize("momentum", ["workers", "server"])

@@ -12,6 +12,8 @@ from browser import Browser
 
 from gyroscope.report.page import write_page
 
+pytestmark = pytest.mark.slow
+
 NASTY = "</script><img src=x onerror='window.broken=1'><b>bold</b>&amp;"
 
 

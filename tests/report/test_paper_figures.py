@@ -42,6 +42,7 @@ def test_every_figure_is_drawn_under_the_papers_name(runs: list[results.RunResul
         assert path.stat().st_size > 5_000
 
 
+@pytest.mark.slow
 def test_the_same_runs_give_the_same_pictures(runs: list[results.RunResult], tmp_path: Path) -> None:
     some = [run for run in runs if run.config.rule in ("krum", "average")]
     first = paper_figures.write_all(some, tmp_path / "a")

@@ -109,6 +109,7 @@ def test_straight_on_nothing_changes_and_turning_about_momentum_vanishes() -> No
     assert turned[-1][1] == pytest.approx(0.7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", ADAPTATIONS[1:])
 @pytest.mark.parametrize("placement", ["workers", "server", "server-kept", "feedback", "adaptive", "none"])
 def test_any_placement_can_use_it_and_resume(adapt: str, placement: str, tmp_path: Path) -> None:

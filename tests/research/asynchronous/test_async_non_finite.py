@@ -60,6 +60,7 @@ def play(kind: type[AsyncRun], config: AsyncConfig, task: gy.Task) -> AsyncRun:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACEMENTS)
 @pytest.mark.parametrize(
     ("changes", "value"),
