@@ -55,6 +55,15 @@ def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
 
+def fault_of(kind: str, model: nn.Module) -> Tensor:
+    """What a bad device adds to the loss, so that the gradient becomes NaN or noise of norm 1e6."""
+    if kind == "nan":
+        return sum(each.sum() for each in model.parameters()) * float("nan")
+    size = sum(each.numel() for each in model.parameters())
+    noise = sum((each * torch.randn_like(each)).sum() for each in model.parameters())
+    return noise * (1e6 / size**0.5)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
@@ -72,7 +81,7 @@ def main() -> None:
 
     torch.manual_seed(0)
     model = DistributedDataParallel(GPT(len(letters)))
-    job = None if options.plain else gy.ddp(model, rule="median", f=1, patience=5)  # the one changed line
+    job = None if options.plain else gy.ddp(model, rule="meamed", f=1, patience=5)  # the one changed line
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9 if options.plain else 0.0, 0.99))
 
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, options.steps)
@@ -83,7 +92,8 @@ def main() -> None:
         if rank == FAULTY and step >= options.steps // 4:
             if options.fault in ("kill", "stop"):
                 os.kill(os.getpid(), signal.SIGKILL if options.fault == "kill" else signal.SIGSTOP)
-            loss = loss * {"nan": float("nan"), "garbage": 1e6}.get(options.fault, 1.0)
+            if options.fault in ("nan", "garbage"):
+                loss = loss + fault_of(options.fault, model)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
