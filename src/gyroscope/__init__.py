@@ -25,6 +25,7 @@ __all__ = [
     "RobustSGD",
     "Split",
     "Task",
+    "TaskMetric",
     "WorkerMomentum",
     "__version__",
     "aggregate",
@@ -51,6 +52,7 @@ _PLACES = {
     "RobustSGD": "gyroscope.distributed:RobustSGD",
     "Split": "gyroscope.simulation.data.batches:Split",
     "Task": "gyroscope.simulation.tasks:Task",
+    "TaskMetric": "gyroscope.simulation.task_metric:TaskMetric",
     "WorkerMomentum": "gyroscope.momentum:WorkerMomentum",
     "aggregate": "gyroscope.rules.state_dicts:aggregate",
     "attacks": "gyroscope.attacks",
@@ -93,6 +95,7 @@ if _typing.TYPE_CHECKING:  # what a type checker and an editor see
     from gyroscope.runs.training import resume, train
     from gyroscope.simulation import tasks
     from gyroscope.simulation.data.batches import Split
+    from gyroscope.simulation.task_metric import TaskMetric
     from gyroscope.simulation.tasks import Task
 else:
 

@@ -95,7 +95,7 @@ def test_the_lower_bound_counts_the_products_of_a_run() -> None:
     samples = 9 * 8
     in_round, in_evaluation = lower_bound.products(run)
     assert in_round.operations == samples * (forward + backward)
-    assert in_evaluation.operations == len(run.test) * forward
+    assert in_evaluation.operations == len(run.test.samples) * forward
     run.round_state.gradients.fill_(1.0)  # it may hold NaN, which equals nothing
     before = run.round_state.gradients.clone()
     assert in_round.again() > 0 and in_evaluation.again() > 0

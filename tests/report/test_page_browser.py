@@ -64,7 +64,7 @@ def x_range(chart, page: Browser) -> list[float]:
 
 
 def test_it_opens_from_disk_without_errors_or_network(page: Browser, report: Path):
-    for kind in ("accuracy", "ratio", "straightness"):
+    for kind in ("measured", "ratio", "straightness"):
         page.click(f"#tab-{kind}")
         for figure in page.all(f"#kind-{kind} figure:has(.chart:not(.empty))"):
             page.chart(figure.get_attribute("id"))

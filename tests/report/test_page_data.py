@@ -54,9 +54,9 @@ def test_header_counts(page, runs):
 def test_accuracy_over_seeds(page, runs):
     accuracy = 100 * table(chosen(runs, **LITTLE), "evaluations.csv", "accuracy")
     setup = entry(page, **LITTLE)
-    assert setup["accuracy"]["x"] == accuracy.index.tolist()
-    assert setup["accuracy"]["mean"] == pytest.approx(accuracy.mean(axis=1).tolist(), rel=1e-4)
-    assert setup["accuracy"]["deviation"] == pytest.approx(accuracy.std(axis=1).tolist(), rel=1e-4)
+    assert setup["measured"]["x"] == accuracy.index.tolist()
+    assert setup["measured"]["mean"] == pytest.approx(accuracy.mean(axis=1).tolist(), rel=1e-4)
+    assert setup["measured"]["deviation"] == pytest.approx(accuracy.std(axis=1).tolist(), rel=1e-4)
     assert setup["best"] == pytest.approx([accuracy.max().mean(), accuracy.max().std()], rel=1e-4)
     assert setup["final"] == pytest.approx([accuracy.iloc[-1].mean(), accuracy.iloc[-1].std()], rel=1e-4)
 
@@ -98,18 +98,18 @@ def test_a_diverged_setup_is_shown_and_marked(page):
     setup = entry(page, attack="nan")
     assert setup["status"] == "diverged" and setup["diverged"] == 2
     assert [(end["seed"], end["x"]) for end in setup["ends"]] == [(1, 0), (2, 0)]
-    assert setup["accuracy"]["x"] == [0]
-    block = next(block for block in page["charts"]["accuracy"] if "nan" in block["title"])
+    assert setup["measured"]["x"] == [0]
+    block = next(block for block in page["charts"]["measured"] if "nan" in block["title"])
     assert block["labels"] == ["average", "average, no attack"]
 
 
 def test_blocks_of_four_as_in_the_paper(page):
-    titles = [block["title"] for block in page["charts"]["accuracy"]]
+    titles = [block["title"] for block in page["charts"]["measured"]]
     assert titles == [
         "digits · little · f = 5 of 23 workers", "digits · empire · f = 5 of 23 workers",
         "digits · nan · f = 5 of 23 workers", "digits · no attack",
     ]  # fmt: skip
-    block = page["charts"]["accuracy"][0]
+    block = page["charts"]["measured"][0]
     assert [chart["title"] for chart in block["charts"]] == [
         "lr 0.2 · momentum at the server", "lr 0.2 · momentum at the workers",
         "lr 0.05 · momentum at the server", "lr 0.05 · momentum at the workers",
@@ -154,7 +154,7 @@ def test_any_setting_that_varies_becomes_part_of_the_label(runs):
     varied = [*members, *baselines, *copies(members, batch=8, mu=0.5), *copies(members, declared_byzantine=7)]
     page = page_data.prepare(varied, [], "")
     assert page["extras"] == ["batch", "declared_byzantine", "mu"]
-    (block,) = (block for block in page["charts"]["accuracy"] if "little" in block["title"])
+    (block,) = (block for block in page["charts"]["measured"] if "little" in block["title"])
     assert set(block["labels"]) == {
         "krum, batch=4, declared_byzantine=5, mu=0.9",
         "krum, batch=8, declared_byzantine=5, mu=0.5",
@@ -176,7 +176,7 @@ def test_what_only_the_task_sets_is_no_part_of_a_label(runs):
 def test_a_single_seed_has_no_deviation(runs):
     page = page_data.prepare(chosen(runs, **LITTLE, seed=1), [], "")
     (setup,) = page["setups"]
-    assert setup["best"][1] is None and "deviation" not in setup["accuracy"] and "low" not in setup["ratio"]
+    assert setup["best"][1] is None and "deviation" not in setup["measured"] and "low" not in setup["ratio"]
 
 
 def test_seeds_that_stop_early_leave_the_mean_to_the_others():
@@ -213,10 +213,10 @@ def test_a_run_without_evaluations_is_no_accident(runs, tmp_path: Path):
         (tmp_path / name).write_text((run.path / name).read_text().splitlines()[0] + "\n")
     page = page_data.prepare([results.RunResult(tmp_path, run.config, "diverged", 0)], [], "")
     (setup,) = page["setups"]
-    assert setup["best"] == [None, None] and setup["accuracy"]["x"] == [] and setup["ends"] == []
+    assert setup["best"] == [None, None] and setup["measured"]["x"] == [] and setup["ends"] == []
     json.dumps(page, allow_nan=False)
 
 
 def test_no_runs_at_all():
     page = page_data.prepare([], [], "")
-    assert page["setups"] == [] and page["charts"]["accuracy"] == []
+    assert page["setups"] == [] and page["charts"]["measured"] == []

@@ -18,7 +18,6 @@ import torch
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
-from gyroscope.runs.run_dir import EVALUATION_COLUMNS
 from gyroscope.simulation import metrics as measures
 
 TABLES = ("metrics.csv", "evaluations.csv", "workers.csv")
@@ -56,7 +55,7 @@ def test_every_promised_file_is_there_and_pandas_reads_the_tables(made: Path) ->
     missing = ["at_workers", *(name for name in metrics if name.endswith("_previous"))]
     assert metrics.drop(columns=missing).notna().all(axis=None)
     evaluations = pandas.read_csv(made / "evaluations.csv")
-    assert tuple(evaluations.columns) == EVALUATION_COLUMNS
+    assert tuple(evaluations.columns) == ("step", "accuracy", "correct", "samples", "test_loss")
     assert list(evaluations["step"]) == [0, 5, 10, 15, 20]
     assert (evaluations["samples"] == 359).all()
     assert numpy.allclose(evaluations["accuracy"], evaluations["correct"] / 359)

@@ -18,7 +18,8 @@ from gyroscope._linalg.flat_parameters import attach
 from gyroscope.simulation import models, tasks
 from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass
 from gyroscope.simulation.data.raw import RawData
-from gyroscope.simulation.evaluation import evaluate
+from gyroscope.simulation.evaluation import TaskTest, evaluate
+from gyroscope.simulation.task_metric import ACCURACY
 from gyroscope.simulation.workers import BatchedGradients, LoopGradients, SimulatedWorkers, choose
 
 
@@ -334,7 +335,7 @@ def test_workers_see_flipped_pictures_and_evaluation_sees_straight_ones(cifar: t
     assert 10 < sum(flipped) < 38, "of 48"
     assert len({tuple(flipped[i : i + 6]) for i in range(0, 48, 6)}) > 3, "each worker flips by itself"
     seen.clear()
-    evaluate(model, test)
+    evaluate(model, TaskTest(test, ACCURACY, F.nll_loss))
     assert torch.equal(torch.cat(seen), straight)
 
 
@@ -344,12 +345,15 @@ def test_evaluation_leaves_the_global_randomness_and_the_model_s_buffers_alone()
     before = copy.deepcopy(model.state_dict())
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    first, second = evaluate(model, data), evaluate(model, data)
+    test = TaskTest(data, ACCURACY, F.cross_entropy)
+    first, second = evaluate(model, test), evaluate(model, test)
     assert torch.equal(torch.get_rng_state(), state)
-    assert first == second and first.samples == 2500
+    assert first == second and first.predictions == 2500
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     model.eval()
-    assert first.correct == int((model(data.inputs).argmax(dim=1) == data.targets).sum())
+    outputs = model(data.inputs)
+    assert first.value == float((outputs.argmax(dim=1) == data.targets).double().mean())
+    assert first.loss == pytest.approx(float(F.cross_entropy(outputs.detach(), data.targets)))
 
 
 def test_one_pass_gives_every_sample_once_before_any_twice() -> None:

@@ -87,11 +87,13 @@ def _redteam(options: argparse.Namespace) -> int:
         if running.run(stage.setups, how) == 130:
             return 130
         ranking = team.ranking(stage)
-        _print_table(f"{stage.name}: the worst of {len(ranking)} attacks", ranking[:_SHOWN])
+        if ranking:
+            _print_table(f"{stage.name}: the worst of {len(ranking)} attacks", ranking[:_SHOWN])
     worst = ranking[0]
     page = red_team_report.write(team, ranking)
     print(
-        f"worst: {worst.attack} costs {worst.cost:.1f} points of {team.goal} accuracy, mean of {len(worst.seeds)} seeds"
+        f"worst: {worst.attack} costs {worst.metric.number(worst.cost)} {worst.metric.points} of {team.goal} "
+        f"{worst.metric.words}, mean of {len(worst.seeds)} seeds"
     )
     print(f"again: {team.command(worst)}")
     print(f"table and page: {page.with_suffix('.csv')}, {page}")
@@ -104,9 +106,11 @@ def _print_table(title: str, ranking: Sequence[AttackResult]) -> None:
 
     table = Table(title=title, title_justify="left")
     table.add_column("attack", overflow="fold", min_width=36)
-    for heading in ("points lost", "max %", "final %", "liars' weight"):
+    metric = ranking[0].metric
+    for heading in (f"{metric.points} lost", f"best{metric.unit}", f"final{metric.unit}", "liars' weight"):
         table.add_column(heading, justify="right")
     for result in ranking:
         share = "-" if result.share is None else f"{result.share:.0%}"
-        table.add_row(result.attack, f"{result.cost:.1f}", f"{result.accuracy:.1f}", f"{result.final:.1f}", share)
+        numbers = (metric.number(value) for value in (result.cost, result.best, result.final))
+        table.add_row(result.attack, *numbers, share)
     Console(highlight=False).print(table)

@@ -32,8 +32,8 @@ def display(planned: RunPlan, processes: int, quiet: bool = False) -> Iterator[O
 
 
 def _describe(outcome: JobOutcome) -> str:
-    accuracy = "" if outcome.max_accuracy is None else f"  maximum accuracy {outcome.max_accuracy:.2%}"
-    return f"{outcome.job.name}  {outcome.status}{accuracy}  {duration(outcome.seconds)}"
+    measured = f"  {outcome.measured}" if outcome.measured else ""
+    return f"{outcome.job.name}  {outcome.status}{measured}  {duration(outcome.seconds)}"
 
 
 @contextlib.contextmanager
@@ -58,9 +58,10 @@ def _bars(planned: RunPlan, processes: int) -> Iterator[OnEvent]:
             name = event.job.name
             if isinstance(event, JobProgress):
                 reached[name] = event.step
-                facts = "" if event.accuracy is None else f"accuracy {event.accuracy:.1%}"
                 line, total = lines[event.worker], steps[name]
-                bar.update(line, description=name, total=total, completed=event.step, facts=facts, visible=True)
+                bar.update(
+                    line, description=name, total=total, completed=event.step, facts=event.measured, visible=True
+                )
             else:
                 reached[name], ended = steps[name], ended + 1
                 if event.status != run_dir.COMPLETE:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gyroscope.runs import run_dir
 from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.config import Config
+from gyroscope.simulation.task_metric import metric_text
 
 if TYPE_CHECKING:
     from gyroscope.runs.result import Result
@@ -49,7 +50,8 @@ class JobOutcome:
 
     job: Job
     status: str
-    max_accuracy: float | None = None
+    measured: str = ""
+    """The best value of the task's metric, with its name."""
     seconds: float = 0.0
     log: str = ""
 
@@ -61,7 +63,8 @@ class JobProgress:
     worker: int
     job: Job
     step: int
-    accuracy: float | None
+    measured: str
+    """The last value of the task's metric, with its name."""
 
 
 OnEvent = Callable[[JobProgress | JobOutcome], None]
@@ -159,20 +162,20 @@ class _PipeReporter(Callback):
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self.accuracy: float | None = None
+        self.measured = ""
         self.sent = 0.0
 
     def begin(self, title: str, step: int, steps: int) -> None:
-        self.pipe.send((step, None))
+        self.pipe.send((step, ""))
 
     def step(self, row: Row) -> None:
         now = time.monotonic()
         if now - self.sent >= _REPORT_SECONDS:
             self.sent = now
-            self.pipe.send((int(row["step"] or 0) + 1, self.accuracy))
+            self.pipe.send((int(row["step"] or 0) + 1, self.measured))
 
     def evaluated(self, row: Row) -> None:
-        self.accuracy = float(row["accuracy"] or 0)
+        self.measured = metric_text(row)
 
 
 def _work(pipe: Connection, device: str | None) -> None:
@@ -189,7 +192,7 @@ def _work(pipe: Connection, device: str | None) -> None:
             content: dict[str, Any]
             try:
                 result = run_job(job, device, tasks, callbacks=[_PipeReporter(pipe)], stop=stopping.is_set)
-                content = {"status": result.status, "max_accuracy": result.max_accuracy}
+                content = {"status": result.status, "measured": result.best_text()}
             except (BrokenPipeError, ConnectionResetError):
                 return
             except BaseException:

@@ -22,7 +22,7 @@ from gyroscope._core.registry import installed, value_text
 from gyroscope.experiments.grid import BASELINE, Setup, fingerprint, rule_label
 from gyroscope.experiments.results import RunResult, load
 from gyroscope.runs.config import NO_ATTACK, Config
-from gyroscope.runs.run_dir import DIVERGED
+from gyroscope.simulation.task_metric import TaskMetric
 
 Goal = Literal["max", "final"]
 
@@ -71,14 +71,19 @@ class AttackResult(NamedTuple):
     attack: str
     seeds: tuple[int, ...]
     cost: float
-    """Points of accuracy lost, maximum or final as the goal says, against the unattacked average; mean of the seeds."""
-    accuracy: float
-    """The maximum accuracy in percent, mean of the seeds."""
+    """How much worse than the unattacked average, best or final as the goal says: points of accuracy, or the task's own
+    metric; mean of the seeds."""
+    best: float
+    """The best value of the metric, in percent where it is a share; mean of the seeds."""
     final: float
-    """The final accuracy in percent, mean of the seeds; 0 for a run that diverged."""
+    """The final value; 0 accuracy, or an infinite loss, for a run that diverged."""
     share: float | None
     """Which share of the weight the Byzantine workers got, on average; None for rules without weights."""
     runs: tuple[RunResult, ...]
+
+    @property
+    def metric(self) -> TaskMetric:
+        return self.runs[0].metric
 
 
 class Stage(NamedTuple):
@@ -97,7 +102,7 @@ class RedTeam:
         out: the folder of its run directories.
         baseline: what accuracies are compared with: without an attack and without a defence.
         budget: how many full-length runs it may take.
-        goal: what to spoil: the `max`imum accuracy or the `final` one.
+        goal: what to spoil: the `max`imum accuracy (or the minimum loss), or the `final` one.
         extra: specs of further attacks, which are tried first.
         seeds: how many seeds confirm the worst attacks.
     """
@@ -219,15 +224,16 @@ class RedTeam:
         return sorted(found, key=lambda result: -result.cost)
 
     def _result(self, spec: str, pairs: Sequence[tuple[int, RunResult, RunResult]]) -> AttackResult:
-        measure = _maximum if self.goal == "max" else _final
+        metric = pairs[0][1].metric
+        measure = _best if self.goal == "max" else _final
         shares = [run.metrics["byzantine_share"].mean() for _, run, _ in pairs]
         known = [float(share) for share in shares if share == share]
         return AttackResult(
             spec,
             tuple(seed for seed, _, _ in pairs),
-            100 * statistics.fmean(measure(without) - measure(run) for _, run, without in pairs),
-            100 * statistics.fmean(run.max_accuracy for _, run, _ in pairs),
-            100 * statistics.fmean(_final(run) for _, run, _ in pairs),
+            statistics.fmean(metric.cost(measure(without), measure(run)) for _, run, without in pairs),
+            metric.scale * statistics.fmean(run.best for _, run, _ in pairs),
+            metric.scale * statistics.fmean(_final(run) for _, run, _ in pairs),
             statistics.fmean(known) if known else None,
             tuple(run for _, run, _ in pairs),
         )
@@ -256,9 +262,9 @@ def _neighbours(spec: str) -> list[str]:
     return found
 
 
-def _maximum(run: RunResult) -> float:
-    return run.max_accuracy
+def _best(run: RunResult) -> float:
+    return run.best
 
 
 def _final(run: RunResult) -> float:
-    return 0.0 if run.status == DIVERGED else run.final_accuracy
+    return run.final_if_finite

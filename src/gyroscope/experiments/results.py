@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -14,6 +15,7 @@ from gyroscope._core.errors import GyroscopeError, RunDirectoryError
 from gyroscope._core.optional import extra
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import Config
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric, known_metric
 
 if TYPE_CHECKING:
     import pandas
@@ -50,6 +52,31 @@ class RunResult:
     drift = _table(run_dir.DRIFT)
     """Only where there were several servers."""
 
+    @cached_property
+    def metric(self) -> TaskMetric:
+        """What the task's models are measured by."""
+        try:
+            status = json.loads((self.path / run_dir.STATUS).read_text(encoding="utf-8"))
+        except OSError:
+            status = {}
+        return known_metric(status.get("metric", ACCURACY.name), status.get("better"))
+
+    @property
+    def best(self) -> float:
+        """The best value of the task's metric."""
+        return self.metric.best(map(float, self.evaluations[self.metric.name]))
+
+    @property
+    def final(self) -> float:
+        return float(self.evaluations[self.metric.name].iloc[-1])
+
+    @property
+    def final_if_finite(self) -> float:
+        """The final value; the worst there is where the run diverged."""
+        if self.status == run_dir.DIVERGED:
+            return 0.0 if self.metric.better == "higher" else math.inf
+        return self.final
+
     @property
     def max_accuracy(self) -> float:
         return float(self.evaluations["accuracy"].max())
@@ -69,6 +96,11 @@ class SetupResult:
     @property
     def seeds(self) -> list[int]:
         return [run.config.seed for run in self.runs]
+
+    @property
+    def metric(self) -> TaskMetric:
+        """What the task's models are measured by."""
+        return self.runs[0].metric
 
     def each(self, quantity: Callable[[RunResult], float]) -> list[float]:
         """Return a quantity of each run, in the order of the seeds."""

@@ -28,9 +28,9 @@ def submit(
     return list(zip(jobs, executor.map_array(_run_task, list(jobs)), strict=True))
 
 
-def _run_task(job: Job) -> tuple[str, float]:
+def _run_task(job: Job) -> tuple[str, str]:
     result = run_job(job)
-    return result.status, result.max_accuracy
+    return result.status, result.best_text()
 
 
 def wait(submitted: Sequence[tuple[Job, Any]]) -> list[JobOutcome]:

@@ -33,7 +33,7 @@ def prepare(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: 
     lines = table_lines(runs)
     fields = layout.varying(line.setup for line in lines)
     charts = {
-        "accuracy": layout.accuracy_blocks(lines, fields),
+        "measured": layout.measured_blocks(lines, fields),
         "ratio": layout.placement_blocks(lines, fields, "ratio"),
         "straightness": layout.placement_blocks(lines, fields, "straightness"),
     }
@@ -55,7 +55,7 @@ def prepare(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: 
 
 
 def table_lines(runs: Sequence[RunResult]) -> list[Summary]:
-    """Return the accuracy table's lines, in the paper's order."""
+    """Return the lines of the table of setups, in the paper's order."""
     return summarise(layout.in_order(group(runs)))
 
 
@@ -82,7 +82,7 @@ def configuration(setup: SetupResult) -> str:
 
 
 def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
-    setup, config = line.setup, line.setup.config
+    setup, config, metric = line.setup, line.setup.config, line.setup.metric
     metrics = [run.metrics for run in setup.runs]
     extras = [getattr(config, field) for field in fields]
     bounds = metrics[0]["ratio_bound"].dropna().iloc[:1]  # the same at every step
@@ -100,11 +100,12 @@ def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
         "seeds": sorted(set(setup.seeds)),
         "status": line.status,
         "diverged": line.diverged,
-        "best": significant(line.best, 6),
-        "final": significant(line.final, 6),
+        "best": significant(line.best[:2], 6),
+        "final": significant(line.final[:2], 6),
         "drop": significant([line.drop], 6)[0],
         "toml": configuration(setup),
-        "accuracy": curve([run.evaluations for run in setup.runs], "accuracy", scale=100.0),
+        "metric": {"words": metric.words, "percent": metric.percent, "extreme": metric.extreme, "axis": metric.axis},
+        "measured": curve([run.evaluations for run in setup.runs], metric.name, scale=metric.scale),
         "ratio": curve(metrics, "ratio_sent", band="range"),
         "bound": next(iter(significant(bounds, 6)), None),
         "straightness": curve(metrics, "straightness"),
@@ -114,7 +115,7 @@ def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
                 "seed": run.config.seed,
                 "step": run.step,
                 "x": int(run.evaluations["step"].iloc[-1]),
-                "y": significant([100 * run.final_accuracy], 6)[0],
+                "y": significant([metric.scale * run.final], 6)[0],
             }
             for run in setup.runs  # where the curves of diverged runs stop
             if run.status == run_dir.DIVERGED and len(run.evaluations)

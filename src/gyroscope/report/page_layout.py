@@ -1,6 +1,6 @@
 """Decide which chart shows what: setups in the paper's order, what tells them apart, and the blocks of charts.
 
-A block of accuracies is one task, attack and number of Byzantine workers: a row per learning rate (the larger on top),
+A block of the metric is one task, attack and number of Byzantine workers: a row per learning rate (the larger on top),
 a column per placement, a curve per rule and one for the unattacked average. A block of ratios or of straightness is one
 task, rule and number of Byzantine workers: a row per learning rate, a column per attack, a curve per placement.
 Whatever else varies between the setups of a task becomes part of the curve's label.
@@ -119,7 +119,7 @@ def styles(labels: Iterable[str]) -> dict[str, dict[str, Any]]:
     return chosen
 
 
-def accuracy_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dict[str, Any]]:
+def measured_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dict[str, Any]]:
     """Return blocks by task, attack and f; the baselines of what a chart shows are its last curves."""
 
     def curves(cell: Sequence[Summary]) -> list[tuple[SetupResult, str]]:
@@ -129,7 +129,7 @@ def accuracy_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dic
         return [(setup, name + _extra(setup.config, fields)) for setup, name in zip(members, names, strict=True)]
 
     return _blocks(
-        lines, "accuracy", curves,
+        lines, "measured", curves,
         block=lambda c: (c.task, c.attack, c.byzantine),
         title=lambda c: f"{c.task} · {_unless_none(c, f'{c.attack} · f = {c.byzantine} of {c.workers} workers')}",
         column=lambda c: (_rank(c.momentum, PLACES), _place_text(c.momentum)),

@@ -1,4 +1,4 @@
-"""Summarise a setup: accuracies over the seeds, the drop below the unattacked average, how its runs ended."""
+"""Summarise a setup: the task's metric over the seeds, the drop below the unattacked average, how its runs ended."""
 
 from __future__ import annotations
 
@@ -18,36 +18,46 @@ _DEFENCE = ("rule", "attack", "byzantine", "declared_byzantine", "seed", "evalua
 
 
 class MeanStd(NamedTuple):
-    """Mean and standard deviation over the seeds, in percent. NaN: no run has the quantity, or only a single one."""
+    """Mean and standard deviation over the seeds, in percent where the metric is a share.
+
+    NaN: no run has the quantity, or only a single one.
+    """
 
     mean: float
     deviation: float
+    places: int = 1
+    """How many digits are shown after the point."""
 
     @classmethod
     def of(cls, setup: SetupResult, quantity: str) -> MeanStd:
         """Summarise a property of the setup's runs, those that were evaluated."""
-        known = [100 * float(getattr(run, quantity)) for run in setup.runs if len(run.evaluations)]
+        metric = setup.metric
+        known = [metric.scale * float(getattr(run, quantity)) for run in setup.runs if len(run.evaluations)]
         known = [value for value in known if math.isfinite(value)]
         return cls(
-            statistics.fmean(known) if known else math.nan, statistics.stdev(known) if len(known) > 1 else math.nan
+            statistics.fmean(known) if known else math.nan,
+            statistics.stdev(known) if len(known) > 1 else math.nan,
+            1 if metric.percent else 3,
         )
 
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "–"
-        return f"{self.mean:.1f}" if math.isnan(self.deviation) else f"{self.mean:.1f} ± {self.deviation:.1f}"
+        mean = f"{self.mean:.{self.places}f}"
+        return mean if math.isnan(self.deviation) else f"{mean} ± {self.deviation:.{self.places}f}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A line of the accuracy table."""
+    """A line of the table of setups."""
 
     setup: SetupResult
     best: MeanStd
     final: MeanStd
     baseline: SetupResult | None
     drop: float
-    """Points of maximum accuracy below the unattacked average; NaN where there is none to compare with."""
+    """How much worse the best value is than the unattacked average's: points of accuracy, or the task's own metric. NaN
+    where there is none to compare with."""
 
     @property
     def diverged(self) -> int:
@@ -61,7 +71,10 @@ class Summary:
 
     @property
     def drop_text(self) -> str:
-        return "–" if math.isnan(self.drop) else f"{self.drop:+.1f}".replace("-", "−").replace("+0.0", "0.0")
+        if math.isnan(self.drop):
+            return "–"
+        text = f"{self.drop:+.{self.best.places}f}"
+        return text.replace("-", "−") if float(text) else text[1:]
 
 
 def is_baseline(setup: SetupResult) -> bool:
@@ -76,9 +89,10 @@ def summarise(setups: Sequence[SetupResult]) -> list[Summary]:
         baselines.setdefault(_shared_settings(setup), setup)
     lines = []
     for setup in setups:
-        best, baseline = MeanStd.of(setup, "max_accuracy"), baselines.get(_shared_settings(setup))
-        reference = math.nan if baseline is None else MeanStd.of(baseline, "max_accuracy").mean
-        lines.append(Summary(setup, best, MeanStd.of(setup, "final_accuracy"), baseline, reference - best.mean))
+        best, baseline = MeanStd.of(setup, "best"), baselines.get(_shared_settings(setup))
+        reference = math.nan if baseline is None else MeanStd.of(baseline, "best").mean
+        drop = setup.metric.cost(reference, best.mean) / setup.metric.scale
+        lines.append(Summary(setup, best, MeanStd.of(setup, "final"), baseline, drop))
     return lines
 
 

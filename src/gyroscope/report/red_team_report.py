@@ -11,6 +11,7 @@ from gyroscope._core.files import write_atomically
 from gyroscope.experiments.red_team import AttackResult, RedTeam
 from gyroscope.report.figures import Curve, draw, new_figure
 from gyroscope.report.text_tables import write_csv
+from gyroscope.simulation.task_metric import ACCURACY
 
 WORST = 5
 """How many attacks the page shows."""
@@ -31,7 +32,8 @@ pre {{ background: #f4f4f4; padding: .8rem; overflow-x: auto; }}
 <p>{text}</p>
 {figure}
 <div class="wide"><table>
-<tr><th>attack</th><th>points lost</th><th>maximum (%)</th><th>final (%)</th><th>liars' weight</th><th>seeds</th></tr>
+<tr><th>attack</th><th>{points} lost</th><th>{extreme}{unit}</th><th>final{unit}</th><th>liars' weight</th>
+<th>seeds</th></tr>
 {rows}</table></div>
 <p>This command runs the worst attack again:</p><pre>{command}</pre>
 </body></html>
@@ -40,7 +42,10 @@ pre {{ background: #f4f4f4; padding: .8rem; overflow-x: auto; }}
 
 def write(team: RedTeam, ranking: Sequence[AttackResult]) -> Path:
     """Write redteam.csv and redteam.html into the search's folder; return the path of the page."""
+    metric = ranking[0].metric
     header = ("attack", "cost_points", "max_accuracy_percent", "final_accuracy_percent", "byzantine_share", "seeds")
+    if metric != ACCURACY:
+        header = ("attack", "cost", f"best_{metric.name}", f"final_{metric.name}", "byzantine_share", "seeds")
     values = [
         (*_numbers(result), "" if result.share is None else f"{result.share:.4f}", " ".join(map(str, result.seeds)))
         for result in ranking
@@ -51,12 +56,13 @@ def write(team: RedTeam, ranking: Sequence[AttackResult]) -> Path:
     return path
 
 
-def _numbers(result: AttackResult) -> tuple[str, str, str, str]:
-    return result.attack, f"{result.cost:.2f}", f"{result.accuracy:.2f}", f"{result.final:.2f}"
+def _numbers(result: AttackResult) -> tuple[str, ...]:
+    places = 2 if result.metric.percent else 4
+    return result.attack, *(f"{value:.{places}f}" for value in (result.cost, result.best, result.final))
 
 
 def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
-    config = team.defence.resolve()
+    config, metric = team.defence.resolve(), ranking[0].metric
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in (
             *_numbers(result), "-" if result.share is None else f"{result.share:.0%}", str(len(result.seeds))
@@ -67,24 +73,31 @@ def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
         title=html.escape(f"Red team against {config.rule}, {config.byzantine} of {config.workers} workers Byzantine"),
         text=html.escape(
             f"Task {config.task}, momentum at the {config.momentum} (mu {config.mu:g}, learning rate {config.lr}), "
-            f"{config.steps} rounds; a budget of {team.budget:g} runs. Points lost are those of {team.goal} accuracy "
+            f"{config.steps} rounds; a budget of {team.budget:g} runs. What is lost is {team.goal} {metric.words} "
             "against the unattacked average, with seeds that had no part in the search. What was not tried may cost "
             "more."
         ),
         figure=_figure(ranking[:WORST]),
         rows=rows,
+        points=metric.points,
+        extreme=metric.extreme,
+        unit=" (%)" * metric.percent,
         command=html.escape(team.command(ranking[0])),
     )
 
 
 def _figure(worst: Sequence[AttackResult]) -> str:
-    """Return the curves as SVG: accuracy on the left, the Byzantine workers' share of the weight on the right."""
+    """Return the curves as SVG: the metric on the left, the Byzantine workers' share of the weight on the right."""
     weighted = [result for result in worst if result.share is not None]
     figure, grid = new_figure(1, 2 if weighted else 1, share=False)
-    accuracy = [Curve(result.attack, [run.evaluations for run in result.runs], scale=100.0) for result in worst]
-    draw(grid[0][0], accuracy)
-    grid[0][0].set_ylabel("accuracy on the test set (%)")
-    grid[0][0].set_ylim(0, 100)
+    metric = worst[0].metric
+    draw(
+        grid[0][0],
+        [Curve(r.attack, [run.evaluations for run in r.runs], metric.name, metric.scale) for r in worst],
+    )
+    grid[0][0].set_ylabel(metric.axis)
+    if metric.percent:
+        grid[0][0].set_ylim(0, 100)
     grid[0][0].legend(loc="lower right", fontsize="x-small")
     if weighted:
         draw(grid[0][1], [Curve(r.attack, [run.metrics for run in r.runs], "byzantine_share", 100.0) for r in weighted])

@@ -1,4 +1,4 @@
-"""Write the claims and the accuracies as Markdown, and the accuracies as CSV."""
+"""Write the claims and what was measured as Markdown, and what was measured as CSV."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from gyroscope.report import text_tables
 from gyroscope.report.page_data import table_lines
 from gyroscope.report.page_summary import Summary
 from gyroscope.runs.config import NO_ATTACK
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 
 def write_markdown(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path) -> Path:
-    """Write the claims and the accuracy table in GitHub's Markdown."""
+    """Write the claims and the table of setups in GitHub's Markdown."""
     parts = ["# Report", f"{len(runs)} runs. Accuracies in percent, mean ± standard deviation over the seeds."]
     if verdicts:
         parts += ["## Claims", claims_table(verdicts)]
-    parts += ["## Accuracies", accuracy_table(table_lines(runs))]
+    parts += ["## Results", accuracy_table(table_lines(runs))]
     write_atomically(path, ("\n\n".join(parts) + "\n").encode())
     return path
 
@@ -43,14 +44,18 @@ def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
 def accuracy_table(lines: Sequence[Summary]) -> str:
     """Return a line per setup, in the paper's order."""
     fields = layout.varying(line.setup for line in lines)
+    mixed = any(line.setup.metric != ACCURACY for line in lines)
     right = ("maximum (%)", "final (%)", "drop (points)", "seeds")
-    header = ["task", "attack", "f", "lr", "momentum", "rule", *fields, *right, "status"]
+    if mixed:
+        right = ("best", "final", "drop", "seeds")
+    header = ["task", "attack", "f", "lr", "momentum", "rule", *fields, *["metric"] * mixed, *right, "status"]
     rows = []
     for line in lines:
         c = line.setup.config
         attack = "–" if c.attack == NO_ATTACK else c.attack
         settings = [c.task, attack, str(c.byzantine), layout.rate_text(c.lr), c.momentum, c.rule]
         settings += [str(getattr(c, field)) for field in fields]
+        settings += [f"{line.setup.metric.words} ({line.setup.metric.better} is better)"] * mixed
         seeds = str(len(set(line.setup.seeds)))
         rows.append([*settings, str(line.best), str(line.final), line.drop_text, seeds, line.status])
     return text_tables.markdown_table(header, rows, right=("f", *right), escape=True)
@@ -58,24 +63,30 @@ def accuracy_table(lines: Sequence[Summary]) -> str:
 
 def write_csv(runs: Sequence[RunResult], path: Path) -> Path:
     """Write a row per setup: its configuration, the number of seeds, and the results. Accuracies are fractions."""
-    rows = [_csv_row(line) for line in table_lines(runs)]
+    lines = table_lines(runs)
+    accurate = all(line.setup.metric == ACCURACY for line in lines)
+    rows = [_csv_row(line, accurate) for line in lines]
     return text_tables.write_csv(path, [*(row.keys() for row in rows[:1]), *(row.values() for row in rows)])
 
 
-def _csv_row(line: Summary) -> dict[str, object]:
+def _csv_row(line: Summary, accurate: bool) -> dict[str, object]:
+    """Return a setup's row; accurate: all setups of the table are measured by their accuracy."""
+    metric = line.setup.metric
+    best, final = ("max_accuracy", "final_accuracy") if accurate else ("best", "final")
     settings = {key: value for key, value in line.setup.config.experiment().items() if key != "seed"}
     return {
         **settings,
         "seeds": len(set(line.setup.seeds)),
-        "max_accuracy_mean": _fraction(line.best.mean),
-        "max_accuracy_std": _fraction(line.best.deviation),
-        "final_accuracy_mean": _fraction(line.final.mean),
-        "final_accuracy_std": _fraction(line.final.deviation),
-        "drop_points": "" if math.isnan(line.drop) else f"{line.drop:.4f}",
+        **({} if accurate else {"metric": metric.name, "better": metric.better}),
+        f"{best}_mean": _plain(line.best.mean, metric),
+        f"{best}_std": _plain(line.best.deviation, metric),
+        f"{final}_mean": _plain(line.final.mean, metric),
+        f"{final}_std": _plain(line.final.deviation, metric),
+        "drop_points" if accurate else "drop": "" if math.isnan(line.drop) else f"{line.drop:.4f}",
         "complete": len(line.setup.runs) - line.diverged,
         "diverged": line.diverged,
     }
 
 
-def _fraction(percent: float) -> str:
-    return "" if math.isnan(percent) else f"{percent / 100:.6f}"
+def _plain(scaled: float, metric: TaskMetric) -> str:
+    return "" if math.isnan(scaled) else f"{scaled / metric.scale:.6f}"

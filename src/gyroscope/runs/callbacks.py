@@ -19,7 +19,7 @@ class Callback:
         """Handle a round: `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""
 
     def evaluated(self, row: Row) -> None:
-        """Handle an evaluation: `row` holds step, accuracy, correct and samples."""
+        """Handle an evaluation: `row` holds step, the metric by its name, samples and test_loss."""
 
     def remark(self, text: str) -> None:
         """Handle a message to show from now on, such as which workers are missing; empty for none."""

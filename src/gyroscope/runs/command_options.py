@@ -181,11 +181,11 @@ def conclude(result: Any, command: str = "train") -> int:
         return STOPPED if result.reason else 130
     if result.status == run_dir.DIVERGED:
         print(
-            f"diverged: the parameters were no longer finite after step {result.step}; maximum accuracy "
-            f"{result.max_accuracy:.2%}{where}"
+            f"diverged: the parameters were no longer finite after step {result.step}; "
+            f"{result.metric.summary(result.best, result.final)}{where}"
         )
         return 0
-    print(f"maximum accuracy {result.max_accuracy:.2%}, final accuracy {result.final_accuracy:.2%}{where}")
+    print(f"{result.metric.summary(result.best, result.final)}{where}")
     return 0
 
 

@@ -17,9 +17,9 @@ from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import ResolvedCommon
 from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
-from gyroscope.simulation.data.batches import Split
-from gyroscope.simulation.evaluation import evaluate
+from gyroscope.simulation.evaluation import TaskTest
 from gyroscope.simulation.metrics import Number
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 CHECKPOINT_SECONDS = 30.0
 
@@ -30,7 +30,7 @@ class TrainingLoop(ABC):
     config: ResolvedCommon
     model: nn.Module
     parameters: Tensor
-    test: Split
+    test: TaskTest
     tables: dict[str, list[dict[str, Number]]]
     """The rows of the run directory's tables."""
     step: int = 0
@@ -51,9 +51,9 @@ class TrainingLoop(ABC):
         return None
 
     @classmethod
-    def columns(cls, config: Any) -> dict[str, Sequence[str]]:
+    def columns(cls, config: Any, metric: TaskMetric = ACCURACY) -> dict[str, Sequence[str]]:
         """Return the tables of such a run's directory, each with its columns."""
-        return run_dir.columns(config.workers)
+        return run_dir.columns(config.workers, metric)
 
     def go(
         self,
@@ -109,13 +109,13 @@ class TrainingLoop(ABC):
             self._save_checkpoint(directory)
             directory.set_status(status, step=self.step)
         elif directory:
-            accuracies = {"max_accuracy": result.max_accuracy, "final_accuracy": result.final_accuracy}
-            directory.finish(status, self.model.state_dict(), step=self.step, **accuracies)
+            facts = run_dir.metric_facts(result.metric, result.best, result.final)
+            directory.finish(status, self.model.state_dict(), step=self.step, **facts)
         return result
 
     def evaluate(self, directory: RunDirectory | None, callbacks: Sequence[Callback], clock: Clock = UNTIMED) -> None:
-        """Measure the accuracy on the test set, and record it."""
-        row = evaluation_row(self.step, self.model, self.test, self.config.seed)
+        """Measure metric and loss on the test set, and record them."""
+        row = self.test.row(self.step, self.model, self.config.seed)
         clock.lap("evaluation")
         self.record(directory, run_dir.EVALUATIONS, row)
         if directory:
@@ -133,7 +133,9 @@ class TrainingLoop(ABC):
     def result(self, status: str, directory: RunDirectory | None) -> Result:
         """Return how the run went so far."""
         path = directory.path if directory else None
-        return self.result_type(self.config, status, self.step, self.model, path, self.tables, self.reason)
+        return self.result_type(
+            self.config, status, self.step, self.model, path, self.tables, self.reason, self.test.metric
+        )
 
     def _checkpoint_due(self, saved: float) -> bool:
         every = getattr(self.config, "checkpoint_every", None)
@@ -143,9 +145,3 @@ class TrainingLoop(ABC):
         state = self.state()
         if state is not None:
             directory.save_checkpoint(state)
-
-
-def evaluation_row(step: int, model: nn.Module, test: Split, seed: int) -> dict[str, Number]:
-    """Evaluate the model after so many rounds; return the row of evaluations.csv."""
-    found = evaluate(model, test, seed)
-    return {"step": step, "accuracy": found.accuracy, "correct": found.correct, "samples": found.samples}

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 
 from gyroscope._core.optional import extra
 from gyroscope.runs.callbacks import Callback, Row
+from gyroscope.simulation.task_metric import metric_text
 
 
 class _Progress(Callback):
     """The facts that a display shows."""
 
-    accuracy: float | None = None
+    measured: str = ""
     note = ""
 
     def begin(self, title: str, step: int, steps: int) -> None:
@@ -26,7 +27,7 @@ class _Progress(Callback):
         self.refresh()
 
     def evaluated(self, row: Row) -> None:
-        self.accuracy = row["accuracy"]
+        self.measured = metric_text(row)
         self.refresh()
 
     def remark(self, text: str) -> None:
@@ -37,11 +38,11 @@ class _Progress(Callback):
         """Update the display; a display of lines needs none."""
 
     def facts(self, done: int) -> str:
-        """Return loss, ratio, accuracy, speed and the last remark, as far as they exist."""
+        """Return loss, ratio, the last evaluation, speed and the last remark, as far as they exist."""
         known = {"loss": self.row.get("loss"), "ratio": self.row.get("ratio_sent")}
         facts = [f"{name} {value:.3g}" for name, value in known.items() if value is not None]
-        if self.accuracy is not None:
-            facts.append(f"accuracy {self.accuracy:.2%}")
+        if self.measured:
+            facts.append(self.measured)
         if done > self.first:
             facts.append(f"{(done - self.first) / max(time.monotonic() - self.started, 1e-9):.1f} steps/s")
         return "  ".join(filter(None, [*facts, self.note]))

@@ -25,6 +25,7 @@ from gyroscope._core.files import PART, write_atomically
 from gyroscope.runs.config import CommonConfig, Config
 from gyroscope.runs.environment import environment
 from gyroscope.simulation.metrics import COLUMNS, Number
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
@@ -40,7 +41,6 @@ _OWN = (
 
 _UNFINISHED = (PART, ".new")  # the second is 0.1's
 
-EVALUATION_COLUMNS = ("step", "accuracy", "correct", "samples")
 RUNNING, COMPLETE, DIVERGED, INTERRUPTED, FAILED = "running", "complete", "diverged", "interrupted", "failed"
 
 _NOT_RESUMABLE = {
@@ -50,10 +50,17 @@ _NOT_RESUMABLE = {
 """Files that only runs have that cannot be resumed: whose they are, and what to do instead."""
 
 
-def columns(workers: int) -> dict[str, Sequence[str]]:
-    """Return the tables that every synchronous run has, each with its columns."""
+def columns(workers: int, metric: TaskMetric = ACCURACY) -> dict[str, Sequence[str]]:
+    """Return the tables that every synchronous run of a task with this metric has, each with its columns."""
     weights = ("step", *(f"worker_{worker}" for worker in range(workers)))
-    return {METRICS: COLUMNS, EVALUATIONS: EVALUATION_COLUMNS, WEIGHTS: weights}
+    return {METRICS: COLUMNS, EVALUATIONS: metric.columns(), WEIGHTS: weights}
+
+
+def metric_facts(metric: TaskMetric, best: float, final: float) -> dict[str, Number | str]:
+    """Return what status.json holds of a run's evaluations. Accuracies have the names that they had in 0.1."""
+    if metric == ACCURACY:
+        return {"max_accuracy": best, "final_accuracy": final}
+    return {"metric": metric.name, "better": metric.better, "best": best, "final": final}
 
 
 def free_path(wanted: Path) -> Path:

@@ -26,7 +26,7 @@ from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.tensorboard import TensorBoard
 from gyroscope.simulation import tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
-from gyroscope.simulation.data.batches import Split
+from gyroscope.simulation.evaluation import TaskTest
 from gyroscope.simulation.metrics import MetricsState, Number, follow, measure
 from gyroscope.simulation.round import Round, RoundConfig, RoundState, play_round
 from gyroscope.simulation.trusted import TrustedSamples
@@ -76,7 +76,9 @@ def train(
     run = variants.run_class(config)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
     if out is None:
         return run.go(None, watching, stop, clock)
-    with RunDirectory.create(out, run.config, run.columns(run.config), overwrite=overwrite) as directory:
+    with RunDirectory.create(
+        out, run.config, run.columns(run.config, run.test.metric), overwrite=overwrite
+    ) as directory:
         return run.go(directory, watching, stop, clock)
 
 
@@ -107,8 +109,9 @@ def resume(
     config = RunDirectory.read_config(out)
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))
     kind = variants.run_class(config)
-    with RunDirectory.reopen(out, kind.columns(resolved)) as directory:
-        run = kind(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
+    loaded = task or load_task(resolved, bool(callbacks))
+    with RunDirectory.reopen(out, kind.columns(resolved, TaskTest.of(loaded).metric)) as directory:
+        run = kind(resolved, loaded, worker_factory)
         status = directory.status()
         if status["status"] in (run_dir.COMPLETE, run_dir.DIVERGED):
             return run.read_back(directory, status)
@@ -134,7 +137,7 @@ class Run(TrainingLoop):
     def __init__(self, config: ResolvedConfig, task: tasks.Task, worker_factory: WorkerFactory | None = None) -> None:
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
-        self.test = Split.of(task.test).to(self.parameters.device)
+        self.test = TaskTest.of(task, self.parameters.device)
         workers: Workers = worker_factory(self.config, honest) if worker_factory else honest
         self.schedule = Schedule.parse(config.lr)
         rule = rules.parse(config.rule)
@@ -160,7 +163,7 @@ class Run(TrainingLoop):
         own = self.make_worker_momentum() if at_workers and not workers.accumulates else None
         self.round_state = RoundState(self.round_config, self.make_aggregator(), own)
         self.metrics_state = MetricsState.begin(self.parameters)
-        self.tables = {table: [] for table in self.columns(self.config)}
+        self.tables = {table: [] for table in self.columns(self.config, self.test.metric)}
 
     def make_worker_momentum(self) -> WorkerMomentum:
         """Return a momentum for workers that accumulate their gradients; a variant may return another kind."""

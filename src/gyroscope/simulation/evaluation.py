@@ -1,15 +1,19 @@
-"""Measure top-1 accuracy on the whole test set, without touching the random streams of training."""
+"""Measure a task's metric and loss on the whole test set, without touching the random streams of training."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gyroscope._core import random_streams
 from gyroscope._linalg import linear_layers
 from gyroscope.simulation.data.batches import Split
+from gyroscope.simulation.metrics import Number
+from gyroscope.simulation.task_metric import TaskMetric, metric_for
+from gyroscope.simulation.tasks import Task
 
 _CPU_VALUES, _GPU_VALUES = 400_000, 8_000_000
 """Input values per batch. On a CPU a core's cache holds so many and the outputs of the first layer."""
@@ -18,28 +22,66 @@ _CHAIN = 4
 
 
 @dataclasses.dataclass(frozen=True)
+class TaskTest:
+    """What a task's models are measured by: samples, metric and loss."""
+
+    samples: Split
+    metric: TaskMetric
+    loss: Callable[[Tensor, Tensor], Tensor]
+
+    @classmethod
+    def of(cls, task: Task, device: torch.device | None = None) -> TaskTest:
+        samples = Split.of(task.test)
+        return cls(
+            samples if device is None else samples.to(device), metric_for(task.metric, samples.targets), task.loss
+        )
+
+    def row(self, step: int, model: nn.Module, seed: int) -> dict[str, Number]:
+        """Evaluate the model after so many rounds; return the row of evaluations.csv."""
+        found = evaluate(model, self, seed)
+        known = {
+            "step": step,
+            "test_loss": found.loss,
+            "samples": len(self.samples),
+            "correct": round(found.value * found.predictions) if "correct" in self.metric.columns() else None,
+            self.metric.name: found.value,
+        }
+        return {column: known[column] for column in self.metric.columns()}
+
+
+@dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """How many of the samples the model classified correctly."""
+    """What was measured: the metric's value, the mean loss, and how many predictions the value is about."""
 
-    correct: int
-    samples: int
-
-    @property
-    def accuracy(self) -> float:
-        return self.correct / self.samples
+    value: float
+    loss: float
+    predictions: int
 
 
 @torch.inference_mode()
-def evaluate(model: nn.Module, test: Split, seed: int = 0) -> Evaluation:
-    """Count how often the largest output is the target's, with the model in evaluation mode."""
+def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
+    """Measure metric and loss with the model in evaluation mode.
+
+    Raises:
+        DataError: outputs, targets and metric do not go together.
+    """
     model.eval()
     stream = random_streams.generator(seed, "evaluation")
-    correct = torch.zeros((), dtype=torch.int64, device=test.targets.device)  # read once: no waiting for a GPU
+    samples, metric = test.samples, test.metric
+    total = torch.zeros((), dtype=torch.float64, device=samples.targets.device)  # read once: no waiting for a GPU
+    losses, predictions = torch.zeros_like(total), 0
     outputs_of = linear_layers.forward(model)
-    values = _CPU_VALUES if test.inputs.device.type == "cpu" else _GPU_VALUES
-    batch = max(1, values // max(1, test.inputs[0].numel())) * (1 if outputs_of is model else _CHAIN)
-    for start in range(0, len(test), batch):
-        inputs = test.inputs[start : start + batch]
-        outputs = outputs_of(inputs if test.prepare is None else test.prepare(inputs, stream))
-        correct += (outputs.argmax(dim=1) == test.targets[start : start + batch]).sum()
-    return Evaluation(int(correct), len(test))
+    values = _CPU_VALUES if samples.inputs.device.type == "cpu" else _GPU_VALUES
+    batch = max(1, values // max(1, samples.inputs[0].numel())) * (1 if outputs_of is model else _CHAIN)
+    for start in range(0, len(samples), batch):
+        inputs, targets = samples.inputs[start : start + batch], samples.targets[start : start + batch]
+        outputs = outputs_of(inputs if samples.prepare is None else samples.prepare(inputs, stream))
+        losses += test.loss(outputs, targets) * len(targets)
+        if metric.of_loss is None:
+            scored, count = metric.batch_total(outputs, targets)
+            total += scored
+            predictions += count
+    loss = float(losses) / len(samples)
+    if metric.of_loss is not None:
+        return Evaluation(metric.of_loss(loss), loss, len(samples))
+    return Evaluation(float(total) / predictions, loss, predictions)

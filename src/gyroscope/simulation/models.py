@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 def mlp(inputs: int, hidden: int = 100, classes: int = 10, relu_outputs: bool = False) -> nn.Sequential:
@@ -39,3 +40,21 @@ def cnn(width: float = 1.0, classes: int = 10) -> nn.Sequential:
         nn.Linear(128, classes),
         nn.LogSoftmax(dim=1),
     )
+
+
+class GPT(nn.Module):
+    """A small transformer that predicts the next character from the last ones: (B, T) numbers -> (B, V, T) outputs."""
+
+    def __init__(self, vocabulary: int, context: int, width: int, layers: int, heads: int = 4) -> None:
+        super().__init__()
+        self.characters, self.places = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.out = nn.Linear(width, vocabulary)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(context), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        mask = self.get_buffer("mask")[:length, :length]
+        values = self.characters(x) + self.places(torch.arange(length, device=x.device))
+        return self.out(self.layers(values, mask, is_causal=True)).transpose(1, 2)  # type: ignore[no-any-return]

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from gyroscope._core import registry
 from gyroscope._linalg.memory import prefer_large_pages
 from gyroscope.simulation import models
-from gyroscope.simulation.data import digits
+from gyroscope.simulation.data import digits, topics
 from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.data.sources import load_raw
+from gyroscope.simulation.task_metric import TaskMetric
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
@@ -40,8 +41,6 @@ class Defaults:
 class Task:
     """A model, its training and test data, and its loss.
 
-    Accuracy is top-1: the largest output against the target. It means nothing for tasks without classes.
-
     Args:
         model: A function that builds the `nn.Module` (called after seeding, so that each seed has other initial
             parameters), or a module, whose parameters are then the start of every run. It may use batch-norm and
@@ -51,6 +50,8 @@ class Task:
         loss: Maps (outputs, targets) to the mean loss of a batch. The default takes log-probabilities (a model that
             ends with `LogSoftmax`); for plain outputs use `torch.nn.functional.cross_entropy`.
         defaults: The settings that a configuration takes where it leaves them unset: 15 workers, batch 32, rate 0.1.
+        metric: What is measured on the test set besides the loss: "accuracy" (top-1), "loss", "perplexity", "mse", or a
+            `TaskMetric`. By default accuracy, and mse where targets are no classes but floating-point numbers.
     """
 
     model: Callable[[], nn.Module] | nn.Module
@@ -59,6 +60,7 @@ class Task:
     loss: LossFunction = F.nll_loss
     defaults: Defaults = Defaults()
     name: str = "custom"
+    metric: TaskMetric | str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +197,39 @@ class Digits(BuiltinTask):
         )
 
 
-TASKS: dict[str, type[BuiltinTask]] = {task.name: task for task in (Mnist, MnistRelu, FashionMnist, Cifar10, Digits)}
+@dataclasses.dataclass(frozen=True)
+class Text(BuiltinTask):
+    """A language model by characters: a small GPT on the help pages that ship with Python. No download.
+
+    Its metric is perplexity, exp of the test loss per character; evaluations.csv has the loss, too. The last tenth of
+    the text is for testing. Another version of Python has another text: compare only runs of the same one.
+    """
+
+    context: int = registry.number(32, "at least 2", lambda context: context >= 2, whole=True)
+    width: int = registry.number(64, "a multiple of 4", lambda width: width >= 4 and width % 4 == 0, whole=True)
+    layers: int = registry.number(2, "at least 1", lambda layers: layers >= 1, whole=True)
+
+    name = "text"
+    summary = "the 465,000 characters of Python's help pages, a GPT of 2 layers, 64 wide; needs no download"
+    paper = "Radford et al. 2018"
+    defaults = Defaults(workers=13, batch=16, clip=1.0, l2=0.0, mu=0.9, lr="1", steps=300, evaluate_every=25)
+
+    def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
+        text = topics.load(self.context)
+        return Task(
+            lambda: models.GPT(len(text.letters), self.context, self.width, self.layers),
+            text.train,
+            text.test,
+            F.cross_entropy,
+            self.defaults,
+            str(self),
+            "perplexity",
+        )
+
+
+TASKS: dict[str, type[BuiltinTask]] = {
+    task.name: task for task in (Mnist, MnistRelu, FashionMnist, Cifar10, Digits, Text)
+}
 
 
 def parse(spec: str) -> BuiltinTask:

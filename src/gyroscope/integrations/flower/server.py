@@ -15,10 +15,9 @@ from gyroscope.integrations.flower.settings import Settings
 from gyroscope.integrations.flower.strategy import RobustStrategy
 from gyroscope.runs import events, run_dir
 from gyroscope.runs.events import EventLog
-from gyroscope.runs.loop import evaluation_row
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.setup import first_model
-from gyroscope.simulation.data.batches import Split
+from gyroscope.simulation.evaluation import TaskTest
 
 log = logging.getLogger("flwr")
 
@@ -45,19 +44,19 @@ def serve(grid: Grid, context: Context) -> None:
 class Recorder:
     """The run directory of a Flower run: the files of any run but the measures, plus events.csv and flower.toml.
 
-    Only the server's own evaluation counts: the accuracy that a node reports proves nothing.
+    Only the server's own evaluation counts: what a node reports proves nothing.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         task = load_task(settings.task, settings.data_dir)
-        self.model, self.test = first_model(task, settings.seed), Split.of(task.test)
+        self.model, self.test = first_model(task, settings.seed), TaskTest.of(task)
         self.rounds = 0
-        self.accuracies: list[float] = []
+        self.measured: list[float] = []
         rule = re.sub("[:=,/]", "_", settings.rule)
         name = f"flower-{settings.task.split(':')[0]}-{rule}-f_{settings.f}-{settings.momentum}-seed_{settings.seed}"
         path = run_dir.free_path(Path(settings.out) if settings.out else Path("runs") / name)
-        self.directory = RunDirectory.create(path, settings.config(), run_dir.columns(settings.nodes))
+        self.directory = RunDirectory.create(path, settings.config(), run_dir.columns(settings.nodes, self.test.metric))
         self.log = EventLog(path)
 
     def __enter__(self) -> Recorder:
@@ -76,14 +75,14 @@ class Recorder:
         self.directory.close()
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
-        """Measure the accuracy on the test set after a round; round 0 is the start."""
+        """Measure the task's metric on the test set after a round; round 0 is the start."""
         self.model.load_state_dict(arrays.to_torch_state_dict())
-        row = evaluation_row(server_round, self.model, self.test, self.settings.seed)
+        row = self.test.row(server_round, self.model, self.settings.seed)
         self.rounds = server_round
-        self.accuracies.append(float(row["accuracy"] or 0))
+        self.measured.append(float(row[self.test.metric.name] or 0))
         self.directory.append(run_dir.EVALUATIONS, row)
         self.directory.flush()
-        return MetricRecord({"accuracy": self.accuracies[-1]})
+        return MetricRecord({self.test.metric.name: self.measured[-1]})
 
     def weights(self, server_round: int, shares: Sequence[float]) -> None:
         """Record each worker's share in the aggregate of a round; steps of this table count from 0."""
@@ -92,6 +91,6 @@ class Recorder:
 
     def finish(self, arrays: ArrayRecord) -> None:
         """Write the final model, and end the run."""
-        facts = {"max_accuracy": max(self.accuracies), "final_accuracy": self.accuracies[-1]}
+        facts = run_dir.metric_facts(self.test.metric, self.test.metric.best(self.measured), self.measured[-1])
         self.directory.finish(run_dir.COMPLETE, arrays.to_torch_state_dict(), step=self.rounds, **facts)
         self.log.add(self.rounds, events.FINISHED, None, run_dir.COMPLETE)

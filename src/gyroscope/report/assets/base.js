@@ -32,13 +32,18 @@ function number(value, digits) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-function moments([mean, deviation]) {
+// Tables show accuracies in percent with one digit after the point, and other metrics with three.
+const onlyAccuracy = data.setups.every((setup) => setup.metric.words === "accuracy");
+const digitsOf = (metric) => metric.percent ? 1 : 3;
+
+function moments([mean, deviation], metric) {
   if (mean === null) return "–";
-  return deviation === null ? number(mean, 1) : number(mean, 1) + " ± " + number(deviation, 1);
+  const digits = digitsOf(metric);
+  return deviation === null ? number(mean, digits) : number(mean, digits) + " ± " + number(deviation, digits);
 }
 
-function points(value) {
-  const text = number(value, 1);
+function points(value, metric) {
+  const text = number(value, digitsOf(metric));
   return value !== null && value > 0 && Number(text) !== 0 ? "+" + text : text;
 }
 

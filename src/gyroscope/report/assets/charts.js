@@ -1,8 +1,8 @@
 // The figures: three kinds, each in blocks of charts; a chart is drawn when it comes near the view.
 const KINDS = {
-  accuracy: {
-    name: "Accuracy", axis: "accuracy (%)",
-    hint: "Accuracy on the test set: mean over the seeds, with a band of one standard deviation. ✕ marks a run that diverged.",
+  measured: {
+    name: onlyAccuracy ? "Accuracy" : "Test metric",
+    hint: `${onlyAccuracy ? "Accuracy" : "Each task's metric"} on the test set: mean over the seeds, with a band of one standard deviation. ✕ marks a run that diverged.`,
   },
   ratio: {
     name: "Variance-norm ratio", axis: "ratio (log scale)",
@@ -92,14 +92,15 @@ function curveTraces(kind, curve, hidden) {
     traces.push({ ...common, ...area, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: translucent(colour, .16), hoverinfo: "skip" });
   }
   const deviation = series.deviation;
-  const value = kind === "accuracy" ? "%{y:.1f} %" : "%{y:.3~g}";
-  const spread = deviation ? (kind === "accuracy" ? " ± %{customdata:.1f}" : " ± %{customdata:.3~g}") : "";
+  const percent = kind === "measured" && setup.metric.percent;
+  const digits = percent ? ".1f" : kind === "measured" ? ".3f" : ".3~g";
+  const spread = deviation ? ` ± %{customdata:${digits}}` : "";
   traces.push({
     ...common, x: series.x, y: series.mean, customdata: deviation, mode: style.marker ? "lines+markers" : "lines",
     line: { color: colour, width: 2, dash: style.dash }, marker: { symbol: style.marker || "circle", size: 7, color: colour, maxdisplayed: 9 },
-    hovertemplate: (kind === "accuracy" ? value.replace(" %", "") + spread + " %" : value + spread),
+    hovertemplate: `%{y:${digits}}${spread}${percent ? " %" : ""}`,
   });
-  if (kind === "accuracy" && setup.ends.length) {
+  if (kind === "measured" && setup.ends.length) {
     traces.push({
       ...common, x: setup.ends.map((end) => end.x), y: setup.ends.map((end) => end.y), mode: "markers+text", cliponaxis: false,
       marker: { symbol: "x", size: 10, color: colour, line: { color: theme().paper, width: 1 } },
@@ -129,7 +130,13 @@ function chartDrawing(kind, chart, hidden) {
     const traces = chart.curves.flatMap((curve) => curveTraces(kind, curve, hidden));
     if (kind === "ratio") traces.push(...boundTraces(chart, hidden));
     const yaxis = { title: { text: KINDS[kind].axis, standoff: 6 } };
-    if (kind === "accuracy") Object.assign(yaxis, { range: [0, 101] });
+    if (kind === "measured") {
+      const { metric } = data.setups[chart.curves[0].setup];
+      yaxis.title.text = plain(metric.words) + (metric.percent ? " (%)" : "");
+      const positive = chart.curves.every(({ setup }) => data.setups[setup].measured.mean.every((value) => value === null || value > 0));
+      if (metric.percent) yaxis.range = [0, 101];
+      else if (metric.extreme === "minimum" && positive) Object.assign(yaxis, { type: "log", tickformat: "~g" });
+    }
     if (kind === "ratio") Object.assign(yaxis, { type: "log", tickformat: "~g", dtick: 1 });
     if (kind === "straightness") Object.assign(yaxis, { zeroline: true, zerolinecolor: theme().line, title: { text: "s<sub>t</sub>" } });
     const last = Math.max(1, ...chart.curves.flatMap(({ setup }) => data.setups[setup][kind].x.slice(-1)));
@@ -217,7 +224,7 @@ function showBlock(kind, block) {
   for (const chart of block.charts) {
     grid.append(chartFigure(kind, chart, hidden));
     for (const { setup } of chart.curves) {
-      if (kind === "accuracy" && !homes.has(setup) && ownBlock(block, setup)) homes.set(setup, chart.id);
+      if (kind === "measured" && !homes.has(setup) && ownBlock(block, setup)) homes.set(setup, chart.id);
     }
   }
   return section;
@@ -264,5 +271,5 @@ function showFigures() {
       el("div", { class: "toc" }, blocks.length > 1 ? blocks.map((block) => el("a", { href: "#" + block.id }, block.title)) : []),
       blocks.map((block) => showBlock(kind, block))));
   }
-  selectKind("accuracy");
+  selectKind("measured");
 }

@@ -14,7 +14,7 @@ function flash(figure) {
 function goToChart(index) {
   const figure = byId(homes.get(index));
   if (!figure) return;
-  selectKind("accuracy");
+  selectKind("measured");
   goTo(figure);
   flash(figure);
 }
@@ -36,6 +36,13 @@ function closePanel() {
   for (const row of document.querySelectorAll("tr.chosen")) row.classList.remove("chosen");
 }
 
+function summaryOf(setup) {
+  const { words, extreme, percent } = setup.metric;
+  const named = percent ? extreme : `${extreme} ${words}`;
+  const [best, final] = [setup.best, setup.final].map((value) => moments(value, setup.metric) + (percent ? " %" : ""));
+  return `${named[0].toUpperCase()}${named.slice(1)} ${best}, final ${final}, ${setup.status}.`;
+}
+
 function showConfiguration(index) {
   const setup = data.setups[index];
   const panel = byId("panel");
@@ -43,7 +50,7 @@ function showConfiguration(index) {
   panel.replaceChildren(
     el("button", { class: "close", "aria-label": "Close the configuration", onclick: closePanel }, "×"),
     el("h3", {}, setup.label),
-    el("p", { class: "hint" }, `Maximum ${moments(setup.best)} %, final ${moments(setup.final)} %, ${setup.status}.`),
+    el("p", { class: "hint" }, summaryOf(setup)),
     el("div", { class: "panel-tools" }, copier,
       el("button", { onclick: () => goToChart(index) }, "Chart"),
       el("button", { onclick: () => { selectHeatMap(index); goTo(byId("suspicion")); } }, "Suspicion"),

@@ -1,4 +1,4 @@
-// The accuracy table: sorted by its headers, filtered by words, each row leading to its configuration and its chart.
+// The table of setups: sorted by its headers, filtered by words, each row leading to its configuration and its chart.
 const COLUMNS = [
   { name: "rule", text: (s) => s.rule, wide: true },
   { name: "task", text: (s) => s.task },
@@ -7,9 +7,10 @@ const COLUMNS = [
   { name: "lr", text: (s) => s.lr, key: (s) => s.rate, number: true },
   { name: "momentum", text: (s) => s.momentum },
   ...data.extras.map((name, i) => ({ name, text: (s) => s.extras[i] === null ? "–" : String(s.extras[i]), key: (s) => s.extras[i] })),
-  { name: "maximum (%)", short: "max", text: (s) => moments(s.best), key: (s) => s.best[0], number: true },
-  { name: "final (%)", short: "final", text: (s) => moments(s.final), key: (s) => s.final[0], number: true },
-  { name: "drop (points)", short: "drop", text: (s) => points(s.drop), key: (s) => s.drop, number: true },
+  ...onlyAccuracy ? [] : [{ name: "metric", text: (s) => s.metric.words + (s.metric.percent ? " (%)" : "") }],
+  { name: onlyAccuracy ? "maximum (%)" : "best", short: onlyAccuracy ? "max" : "best", text: (s) => moments(s.best, s.metric), key: (s) => s.best[0], number: true },
+  { name: onlyAccuracy ? "final (%)" : "final", short: "final", text: (s) => moments(s.final, s.metric), key: (s) => s.final[0], number: true },
+  { name: onlyAccuracy ? "drop (points)" : "drop", short: "drop", text: (s) => points(s.drop, s.metric), key: (s) => s.drop, number: true },
   { name: "seeds", text: (s) => String(s.seeds.length), key: (s) => s.seeds.length, number: true },
   { name: "status", text: (s) => s.diverged ? "✕ " + s.status : s.status },
 ];
@@ -69,8 +70,9 @@ function showTable() {
   };
   const input = el("input", { type: "search", id: "filter", placeholder: "Filter, e.g. little krum workers", "aria-label": "Filter the setups", oninput: filter });
   body.append(
-    el("p", { class: "hint" }, "Top-1 accuracy on the test set in percent, mean ± standard deviation over the seeds. The drop is how far the ",
-      "maximum is below that of the unattacked average that is equal in everything else. A row leads to its configuration and its chart."),
+    el("p", { class: "hint" }, onlyAccuracy ? "Top-1 accuracy on the test set in percent" : "Each task's metric on the test set, accuracies in percent",
+      `, mean ± standard deviation over the seeds. The drop is how much worse the ${onlyAccuracy ? "maximum" : "best value"} is than that of`,
+      " the unattacked average that is equal in everything else. A row leads to its configuration and its chart."),
     el("div", { class: "choices" }, input, count),
     el("div", { class: "scroll" }, el("table", { class: "accuracies", role: "table" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, heads)), content)),

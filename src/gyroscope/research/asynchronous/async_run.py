@@ -39,8 +39,9 @@ from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.training import load_task
 from gyroscope.simulation import tasks
-from gyroscope.simulation.data.batches import Split
+from gyroscope.simulation.evaluation import TaskTest
 from gyroscope.simulation.metrics import Number
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 from gyroscope.simulation.workers import SimulatedWorkers
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class AsyncRun(TrainingLoop):
     def __init__(self, config: ResolvedAsyncConfig, task: tasks.Task) -> None:
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
-        self.test = Split.of(task.test).to(self.parameters.device)
+        self.test = TaskTest.of(task, self.parameters.device)
         self.honest = honest.count
         self.workers = [honest.alone(worker) for worker in range(honest.count)]
         """The honest workers, one by one: worker i's k-th batch is that of step k of a synchronous run."""
@@ -145,14 +146,14 @@ class AsyncRun(TrainingLoop):
         self.busy: dict[int, _Fetched] = {}
         self.computed: collections.Counter[int] = collections.Counter()
         self.byzantine_turns = 0
-        self.tables = {table: [] for table in self.columns(self.config)}
+        self.tables = {table: [] for table in self.columns(self.config, self.test.metric)}
         self._round: list[TableRow] = []
 
     @classmethod
-    def columns(cls, config: Any) -> dict[str, Sequence[str]]:
+    def columns(cls, config: Any, metric: TaskMetric = ACCURACY) -> dict[str, Sequence[str]]:
         """Return the tables of such a run's directory, each with its columns."""
         own = {run_dir.METRICS: METRIC_COLUMNS, run_dir.ARRIVALS: ARRIVAL_COLUMNS}
-        return {**super().columns(config), **own}
+        return {**super().columns(config, metric), **own}
 
     def _adversary(self, honest: SimulatedWorkers, placement: str) -> Adversary | None:
         return None if self.config.attack == NO_ATTACK else Adversary(self.config, honest, placement)

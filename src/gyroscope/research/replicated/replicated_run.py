@@ -21,6 +21,7 @@ from gyroscope.runs.training import Run, WorkerFactory
 from gyroscope.simulation import tasks
 from gyroscope.simulation.metrics import Number
 from gyroscope.simulation.round import Round
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 from gyroscope.simulation.workers import SimulatedWorkers
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ class ReplicatedRun(Run):
         self.servers = Servers(self.parameters, aggregators, replication)
 
     @classmethod
-    def columns(cls, config: Any) -> dict[str, Sequence[str]]:
+    def columns(cls, config: Any, metric: TaskMetric = ACCURACY) -> dict[str, Sequence[str]]:
         """Return the tables of such a run's directory, each with its columns."""
-        return {**super().columns(config), run_dir.DRIFT: drift.COLUMNS}
+        return {**super().columns(config, metric), run_dir.DRIFT: drift.COLUMNS}
 
     def compute_round(self, clock: Clock) -> Round:
         workers = self.round_config.workers

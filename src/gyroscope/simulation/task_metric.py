@@ -1,0 +1,191 @@
+"""`TaskMetric`: what is measured on the test set, its name, and whether more of it is better."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal
+
+from torch import Tensor
+
+from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
+
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""Maps (outputs, targets) of a batch to a score for each prediction; the metric is their mean."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskMetric:
+    """A measure of a model on the test set: the mean of a score over all predictions, or a function of the test loss.
+
+        gy.Task(model, train, test, metric=gy.TaskMetric("mae", "lower", lambda x, y: (x - y).abs()))
+
+    Args:
+        name: the name in tables, bars and figures, and of the column of evaluations.csv.
+        better: whether "higher" or "lower" values are better.
+        scores: maps (outputs, targets) of a batch to a score for each prediction.
+        of_loss: maps the mean test loss to the metric, where there are no scores.
+        percent: whether the metric is a share, from 0 to 1, that people read in percent.
+    """
+
+    name: str
+    better: Literal["higher", "lower"]
+    scores: Scores | None = None
+    of_loss: Callable[[float], float] | None = None
+    percent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.better not in ("higher", "lower"):
+            raise ConfigError(f"a metric is better when it is 'higher' or 'lower', got {self.better!r}")
+        if not self.name.isidentifier() or self.name in ("step", "correct", "samples"):
+            raise ConfigError(
+                f"a metric's name is the name of a column, so it has letters, digits and underscores only, and is not "
+                f"step, correct or samples: got {self.name!r}"
+            )
+
+    @property
+    def scale(self) -> float:
+        """The factor from a value to the number that people read."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def words(self) -> str:
+        """The name in a sentence."""
+        return self.name.replace("_", " ")
+
+    @property
+    def unit(self) -> str:
+        return " %" if self.percent else ""
+
+    @property
+    def extreme(self) -> str:
+        """The word for the best value of a run."""
+        return "maximum" if self.better == "higher" else "minimum"
+
+    def best(self, values: Iterable[float]) -> float:
+        """Return the best of the values that are numbers; NaN if there is none."""
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            return math.nan
+        return max(known) if self.better == "higher" else min(known)
+
+    def cost(self, reference: float, value: float) -> float:
+        """Return how much worse the value is than the reference, in the numbers that people read."""
+        return self.scale * (reference - value if self.better == "higher" else value - reference)
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns of evaluations.csv; the metric is the second one."""
+        counts = ("correct", "samples") if self == ACCURACY else ("samples",)
+        return tuple(dict.fromkeys(("step", self.name, *counts, "test_loss")))
+
+    def batch_total(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
+        """Return the sum of the scores of a batch, in float64, and how many they are.
+
+        Raises:
+            DataError: outputs, targets and metric do not go together.
+        """
+        assert self.scores is not None
+        scores = self.scores(outputs, targets)
+        if scores.dim() == 0 or len(scores) != len(targets):
+            raise DataError(
+                f"the metric {self.name} must give a score for each prediction, got the shape {tuple(scores.shape)} "
+                f"for {len(targets)} samples"
+            )
+        return scores.double().sum(), scores.numel()
+
+    @property
+    def points(self) -> str:
+        """What differences are counted in."""
+        return "points" if self.percent else "units"
+
+    @property
+    def axis(self) -> str:
+        """The label of a figure's axis."""
+        return f"{self.words} on the test set{' (%)' * self.percent}"
+
+    def number(self, scaled: float) -> str:
+        """Return a number that people read, already scaled: 97.5 or 1.734."""
+        return f"{scaled:.1f}" if self.percent else f"{scaled:.4g}"
+
+    def text(self, value: float) -> str:
+        """Return the value as people read it: 97.50% or 1.734."""
+        return f"{value:.2%}" if self.percent else f"{value:.4g}"
+
+    def summary(self, best: float, final: float) -> str:
+        """Return one line on a run: `maximum accuracy 97.50%, final accuracy 97.10%`."""
+        return f"{self.best_text(best)}, final {self.words} {self.text(final)}"
+
+    def best_text(self, best: float) -> str:
+        return f"{self.extreme} {self.words} {self.text(best)}"
+
+
+def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return for each target whether its class has the largest output.
+
+    Args:
+        outputs: a number per class: (B, C) for targets (B,); (B, C, ...), as `cross_entropy` takes them, or (B, ..., C)
+            for targets (B, ...). Where both fit, the classes are in the second dimension.
+        targets: the classes.
+
+    Raises:
+        DataError: the shapes do not fit.
+    """
+    if outputs.dim() == targets.dim() + 1:
+        for dim in (1, -1):
+            chosen = outputs.argmax(dim=dim)
+            if chosen.shape == targets.shape:
+                return chosen == targets
+    raise DataError(
+        f"accuracy needs an output for each class, (B, C) for targets (B,) or (B, C, T) for targets (B, T), got "
+        f"outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: choose another metric, such as "
+        "Task(metric='mse') for a regression, or 'loss'"
+    )
+
+
+def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each prediction's squared error. (B,) and (B, 1) are the same; other shapes must be equal."""
+    if outputs.numel() != targets.numel() or len(outputs) != len(targets):
+        raise DataError(
+            f"the mean squared error needs an output for each target, got outputs {tuple(outputs.shape)} for targets "
+            f"{tuple(targets.shape)}"
+        )
+    return (outputs.reshape(targets.shape) - targets).square()
+
+
+def _perplexity(loss: float) -> float:
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+ACCURACY = TaskMetric("accuracy", "higher", class_hits, percent=True)
+METRICS = {
+    "accuracy": ACCURACY,
+    "loss": TaskMetric("test_loss", "lower", of_loss=lambda loss: loss),
+    "perplexity": TaskMetric("perplexity", "lower", of_loss=_perplexity),
+    "mse": TaskMetric("mse", "lower", squared_errors),
+}
+
+
+def metric_for(metric: TaskMetric | str | None, targets: Tensor) -> TaskMetric:
+    """Return the metric that a task names; without a name, accuracy for classes and mse for other targets."""
+    if isinstance(metric, TaskMetric):
+        return metric
+    if metric is None:
+        return METRICS["mse"] if targets.dtype.is_floating_point else ACCURACY
+    if metric not in METRICS:
+        raise UnknownNameError("metric", metric, METRICS)
+    return METRICS[metric]
+
+
+def known_metric(name: str, better: Literal["higher", "lower"] | None = None) -> TaskMetric:
+    """Return the metric of a recorded run, by the name of its column."""
+    builtin = {metric.name: metric for metric in METRICS.values()}
+    return builtin.get(name) or TaskMetric(name, better or "higher")
+
+
+def metric_text(row: Mapping[str, object]) -> str:
+    """Return name and value of an evaluation, whose second column is the metric: `accuracy 97.50%`."""
+    name = list(row)[1]
+    value = row[name]
+    metric = known_metric(name)
+    return f"{metric.words} {metric.text(float(value))}" if isinstance(value, (int, float)) else ""
