@@ -16,7 +16,7 @@ from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.verdict_metrics import serve_metrics
 
 GOOD = Seen(True, 1.0)
-FAR = Seen(True, 50.0)
+FAR, GARBAGE = Seen(True, 50.0), Seen(True, 5000.0)
 NAN = Seen(False, math.inf)
 MISSING = Seen.of([math.nan, math.nan])
 
@@ -51,9 +51,15 @@ def test_the_step_stops_when_more_than_f_ranks_are_bad() -> None:
     with pytest.raises(
         ExchangeError, match=r"3 of 7 .* f = 2: ranks 1 \(far from the others\), 4 \(not finite\), 6 \(missing\)"
     ):
-        after([[GOOD, FAR, GOOD, GOOD, NAN, GOOD, MISSING]], f=2)
+        after([[GOOD, GARBAGE, GOOD, GOOD, NAN, GOOD, MISSING]], f=2)
     with pytest.raises(ExchangeError, match="5 of 5 ranks"):
         after([[NAN] * 5])
+
+
+def test_far_rows_alone_do_not_stop_a_job() -> None:
+    """Two honest ranks with an unusual batch each, in the same step."""
+    verdicts = after([[GOOD, FAR, GOOD, FAR, GOOD]] * 2)
+    assert verdicts.verdict(1) == verdicts.verdict(3) == "suspect"
 
 
 def test_a_step_whose_end_this_rank_missed_counts() -> None:

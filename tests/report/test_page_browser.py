@@ -83,12 +83,12 @@ def test_the_header_says_what_this_is(page: Browser):
 
 
 def test_charts_are_drawn_when_they_come_near(page: Browser):
-    assert not page.all("#accuracy-3 .main-svg") and not page.all("#heat-map .main-svg")
-    page.chart("accuracy-3-0")
+    assert not page.all("#measured-3 .main-svg") and not page.all("#heat-map .main-svg")
+    page.chart("measured-3-0")
 
 
 def test_no_button_sends_data_to_anyone(page: Browser):
-    chart = page.chart("accuracy-0-0")
+    chart = page.chart("measured-0-0")
     names = [b.get_attribute("data-title") for b in chart.find_elements("css selector", ".modebar-btn")]
     assert names == ["Download plot", "Zoom", "Pan", "Zoom in", "Zoom out", "Reset axes"]
 
@@ -138,9 +138,9 @@ def test_the_table_is_filtered_by_words(page: Browser):
 
 
 def test_the_legend_hides_a_curve_in_its_whole_block(page: Browser):
-    charts = [page.chart(f"accuracy-0-{number}") for number in range(4)]
-    page.run("document.getElementById('accuracy-0').scrollIntoView()")
-    button = page.find("#accuracy-0 .legend [data-curve='krum']")
+    charts = [page.chart(f"measured-0-{number}") for number in range(4)]
+    page.run("document.getElementById('measured-0').scrollIntoView()")
+    button = page.find("#measured-0 .legend [data-curve='krum']")
     page.click(button)
     assert button.get_attribute("aria-pressed") == "false"
     for chart in charts:
@@ -150,17 +150,17 @@ def test_the_legend_hides_a_curve_in_its_whole_block(page: Browser):
         assert chart.find_elements("css selector", ".scatterlayer .trace")
     page.click(button)
     assert all(all(seen) for seen in visible(charts[0], page).values())
-    actions(page).double_click(page.find("#accuracy-0 .legend [data-curve='median']")).perform()
+    actions(page).double_click(page.find("#measured-0 .legend [data-curve='median']")).perform()
     assert [label for label, seen in visible(charts[0], page).items() if all(seen)] == ["median"]
 
 
 def test_a_curve_hidden_before_its_chart_is_drawn_stays_hidden(page: Browser):
-    page.run("document.querySelector('#accuracy-1 [data-curve=bulyan]').click()")
-    assert visible(page.chart("accuracy-1-1"), page)["bulyan"] == [False, False]
+    page.run("document.querySelector('#measured-1 [data-curve=bulyan]').click()")
+    assert visible(page.chart("measured-1-1"), page)["bulyan"] == [False, False]
 
 
 def test_dragging_zooms_and_a_double_click_zooms_out(page: Browser):
-    chart = page.chart("accuracy-0-0")
+    chart = page.chart("measured-0-0")
     before = x_range(chart, page)
     area = chart.find_element("css selector", ".nsewdrag")
     actions(page).move_to_element_with_offset(area, -100, -40).click_and_hold().move_by_offset(60, 30).move_by_offset(
@@ -174,7 +174,7 @@ def test_dragging_zooms_and_a_double_click_zooms_out(page: Browser):
 
 
 def test_pointing_shows_numbers_and_a_click_the_configuration(page: Browser):
-    chart = page.chart("accuracy-0-0")
+    chart = page.chart("measured-0-0")
     area = chart.find_element("css selector", ".nsewdrag")
     actions(page).move_to_element(area).perform()
     page.until(lambda: "krum" in (chart.find_element("css selector", ".hoverlayer").text or ""))
@@ -195,10 +195,10 @@ def test_a_row_shows_its_configuration_and_goes_to_its_chart(page: Browser):
     for line in ("# seeds 1, 2", 'rule = "bulyan"', 'attack = "empire"', 'momentum = "workers"', "byzantine = 5"):
         assert line in shown.splitlines()
     inside = (
-        "const r = document.getElementById('accuracy-1-1').getBoundingClientRect(); return r.top >= 0 && r.top < 300"
+        "const r = document.getElementById('measured-1-1').getBoundingClientRect(); return r.top >= 0 && r.top < 300"
     )
     page.until(inside)
-    page.until("return !!document.querySelector('#accuracy-1-1 .main-svg')")
+    page.until("return !!document.querySelector('#measured-1-1 .main-svg')")
     panel.find_element("css selector", ".close").click()
     assert not panel.is_displayed()
 
@@ -219,16 +219,16 @@ def test_heat_maps_are_chosen_and_a_rule_without_shares_says_so(page: Browser):
 def test_tabs_move_with_the_arrow_keys(page: Browser):
     from selenium.webdriver.common.keys import Keys
 
-    page.click("#tab-accuracy")
-    page.find("#tab-accuracy").send_keys(Keys.ARROW_RIGHT)
-    assert page.find("#kind-ratio").is_displayed() and not page.find("#kind-accuracy").is_displayed()
+    page.click("#tab-measured")
+    page.find("#tab-measured").send_keys(Keys.ARROW_RIGHT)
+    assert page.find("#kind-ratio").is_displayed() and not page.find("#kind-measured").is_displayed()
     chart = page.chart("ratio-0-0")
     assert page.run("return arguments[0]._fullLayout.yaxis.type", chart) == "log"
     assert set(visible(chart, page)) == {"server", "workers", "bound"}
 
 
 def test_colours_follow_the_system(page: Browser):
-    chart = page.chart("accuracy-0-0")
+    chart = page.chart("measured-0-0")
     assert page.run("return arguments[0].layout.paper_bgcolor", chart) == "#ffffff"
     page.scheme("dark")
     page.until("return arguments[0].layout.paper_bgcolor !== '#ffffff'", chart)
@@ -244,13 +244,13 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, runs, verdicts, t
     claim = dataclasses.replace(verdicts[0], statement=NASTY, note=NASTY)
     for width in (1280, 390):
         browser.open(write_page(renamed, [claim], tmp_path / "report.html", title=NASTY), width)
-        browser.chart("accuracy-0-0")
+        browser.chart("measured-0-0")
         browser.chart("heat-figure")
         browser.click("#row-0")
         assert browser.run("return [typeof window.broken, document.images.length]") == ["undefined", 0]
         assert browser.find("h1").text == browser.find(".claims .expand").text == NASTY
         assert NASTY in browser.find("#panel h3").text
-        names = browser.run("return document.querySelector('#accuracy-0-0 .chart').data.map((t) => t.name)")
+        names = browser.run("return document.querySelector('#measured-0-0 .chart').data.map((t) => t.name)")
         assert all("<" not in name for name in names)
         assert browser.run("return document.documentElement.scrollWidth") <= width
     assert browser.console() == []
@@ -271,7 +271,7 @@ def test_every_width_fits_and_has_its_picture(browser: Browser, report: Path, tm
     folder.mkdir(parents=True, exist_ok=True)
     browser.open(report, width, 844 if width == 390 else 900, scheme)
     overflow = "return document.documentElement.scrollWidth - window.innerWidth"
-    places = {"claims": None, "figures": "accuracy-0-0", "accuracies": None, "suspicion": "heat-figure"}
+    places = {"claims": None, "figures": "measured-0-0", "accuracies": None, "suspicion": "heat-figure"}
     for place, chart in places.items():
         if chart:
             browser.chart(chart)

@@ -15,7 +15,10 @@ from gyroscope._core.errors import ExchangeError
 Verdict = Literal["ok", "suspect", "non-finite", "missing"]
 
 FAR = 10.0
-"""A row so many times farther from the aggregate than the middle one is garbage in this step, whatever its cause."""
+"""A row so many times farther from the aggregate than the middle one looks bad in this step. An honest rank may send one
+after another batch than the others had, most of all in the first steps."""
+GARBAGE = 1000.0
+"""A row so many times farther is garbage, whatever its cause."""
 _MEMORY = 0.95
 """With which factor past steps are forgotten: some 20 of them count."""
 _SUSPECT = 0.5
@@ -66,12 +69,13 @@ class RankVerdicts:
             self.steps += 1
             return
         middle = sorted(row.distance for row in seen if row.finite)
-        limit = FAR * middle[(len(middle) - 1) // 2] if middle else math.inf
-        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > limit]
+        usual = middle[(len(middle) - 1) // 2] if middle else math.inf
+        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > GARBAGE * usual]
+        far = {rank for rank, row in enumerate(seen) if not row.finite or row.distance > FAR * usual}
         ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
         rate = max(1 - _MEMORY, 1 / (self.steps + 1))
         for rank in range(self.n):
-            bad = rank in garbage or rank in ignored
+            bad = rank in far or rank in ignored
             self.suspicion[rank] += rate * (bad - self.suspicion[rank])
             self.non_finite_steps[rank] += not seen[rank].finite
         self.steps += 1
