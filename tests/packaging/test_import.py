@@ -116,6 +116,19 @@ def test_a_missing_package_is_named_with_what_needs_it_and_what_installs_it() ->
         from ast import nothing  # type: ignore[attr-defined]  # noqa: F401
 
 
+@pytest.mark.parametrize(("module", "package", "name"), [
+    ("lightning", "lightning.pytorch.strategies", "lightning"), ("hugging_face", "transformers", "hugging-face"),
+])  # fmt: skip
+def test_an_integration_names_the_package_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, module: str, package: str, name: str
+) -> None:
+    for each in ("lightning", "lightning.pytorch", package):
+        monkeypatch.setitem(sys.modules, each, None)
+    monkeypatch.delitem(sys.modules, f"gyroscope.integrations.{module}", raising=False)
+    with pytest.raises(MissingExtraError, match=rf"integrations\.{module} needs .*gyroscope\[{name}\]"):
+        importlib.import_module(f"gyroscope.integrations.{module}")
+
+
 def test_the_whole_lab_is_looked_for_without_importing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     require_lab("the test")
     monkeypatch.setattr("gyroscope._core.optional.LAB", ("pandas", "no_such_package", "nor_this"))

@@ -1,1 +1,1 @@
-"""Adapters to other frameworks: each subpackage is the only place that imports its framework."""
+"""Adapters to other frameworks: each module or subpackage is the only place that imports its framework."""
