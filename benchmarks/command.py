@@ -14,13 +14,14 @@ from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
 if TYPE_CHECKING:
     from benchmarks.results import Line
 
-_PARTS = ("rules", "growth", "training", "memory", "distributed")
+_PARTS = ("rules", "growth", "training", "memory", "distributed", "ddp")
 
 _EPILOG = """\
 examples:
   gyroscope bench                          everything; ten minutes or so, on a machine with nothing else to do
   gyroscope bench rules --seconds 20
   gyroscope bench distributed              server and workers, RobustSGD and DistributedDataParallel, as real processes
+  gyroscope bench ddp                      a step of gy.ddp beside one of DistributedDataParallel, on a GPT and a CNN
   GYROSCOPE_DATA=DIR gyroscope bench training memory
 
 to have other libraries beside ours: pip install 'gyroscope[bench]' and pip install --no-deps byzfl
@@ -106,6 +107,10 @@ def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Ite
             yield from growth.in_parameters(options.seconds, status.about("growth in d"))
         elif part == "distributed":
             yield from _distributed(options.seconds, status.about(part), profiles)
+        elif part == "ddp":
+            from benchmarks import ddp_steps
+
+            yield from ddp_steps.measure(options.seconds, status.about(part))
         else:
             for task in ("mnist", "cifar10"):
                 try:

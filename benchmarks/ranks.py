@@ -26,7 +26,7 @@ RANKS = 4
 RULES: tuple[tuple[str, int], ...] = (("average", 0), ("median", 1), ("krum", 0))
 """Rules, with as many Byzantine ranks as four ranks allow."""
 ALL_REDUCE, DDP = "all_reduce", "DistributedDataParallel + SGD"
-_STEPS = 3
+STEPS = 3
 """Steps that are timed together."""
 _LEAST, _MOST = 10, 200
 
@@ -56,7 +56,7 @@ def _named(rule: str) -> str:
 
 
 def _line(passes: Passes, name: str, other: str, d: int) -> Line:
-    times = (passes.middle(name) / _STEPS, passes.middle(other) / _STEPS)
+    times = (passes.middle(name) / STEPS, passes.middle(other) / STEPS)
     return ratio_line("distributed", f"{name} / {other}", passes.ratio(name, other), n=RANKS, d=d, times=times)
 
 
@@ -91,7 +91,7 @@ def rank(number: int, pipe: Connection, ranks: int, port: int, budget: float, sh
     """Run one rank, with one thread, as torchrun does; the first rank sends the measurements."""
     store = TCPStore(stub_workers.HOST, port, None, False, stub_workers.PATIENCE)
     dist.init_process_group("gloo", store=store, rank=number, world_size=ranks, timeout=stub_workers.PATIENCE)
-    seconds = _in_turn(_things(shapes, number), budget)
+    seconds = in_turn(_things(shapes, number), budget)
     if number == 0:
         pipe.send_bytes(json.dumps(seconds).encode())
     dist.destroy_process_group()
@@ -119,7 +119,7 @@ def _steps(model: Callable[[], Tensor], optimizer: Any) -> Timed:
     return step
 
 
-def _in_turn(things: dict[str, Timed], budget: float) -> dict[str, list[float]]:
+def in_turn(things: dict[str, Timed], budget: float) -> dict[str, list[float]]:
     """Return the slowest rank's seconds of each function in each pass. The first rank chooses the number of passes."""
     exchange = Exchange()
     seconds: dict[str, list[float]] = {name: [] for name in things}
@@ -128,7 +128,7 @@ def _in_turn(things: dict[str, Timed], budget: float) -> dict[str, list[float]]:
         for name, thing in things.items():
             dist.barrier()
             start = time.perf_counter()
-            for _ in range(_STEPS):
+            for _ in range(STEPS):
                 thing()
             if done >= 0:
                 seconds[name].append(time.perf_counter() - start)

@@ -14,11 +14,14 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 def warn_of_second_momentum(parameters: Collection[Tensor]) -> None:
     """Warn once, at the first step of an optimizer that has a momentum of its own on the parameters."""
 
+    waiting = [parameters]
+
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        groups = [group for group in optimizer.param_groups if any(each in parameters for each in group["params"])]
+        looked_for = waiting[0] if waiting else ()
+        groups = [group for group in optimizer.param_groups if any(each in looked_for for each in group["params"])]
         if not groups:
             return
-        handle.remove()
+        waiting.clear()  # torch goes through its hooks just now, so this one must not remove itself
         for group in groups:
             own = group.get("momentum") or (group.get("betas") or (0.0,))[0]
             if own:
@@ -31,4 +34,4 @@ def warn_of_second_momentum(parameters: Collection[Tensor]) -> None:
                 )
                 return
 
-    handle = register_optimizer_step_pre_hook(look)
+    register_optimizer_step_pre_hook(look)
