@@ -75,9 +75,8 @@ def promises(lines: list[dict[str, str]], all_lines: bool = False) -> str:
         mark = "" if not line["limit"] else "✓" if line["holds"] == "True" else "✗"
         unit = "" if line["unit"] == "x" else f" {line['unit']}"
         half = f"{number(line['low'])} to {number(line['high'])}" if line["low"] else ""
-        table.append(
-            f"| {mark} | {what(line)} | {number(line['value'])}{unit} | {half} | {f'{number(line['limit'])}{unit}' if line['limit'] else ''} |"
-        )
+        limit = f"{number(line['limit'])}{unit}" if line["limit"] else ""
+        table.append(f"| {mark} | {what(line)} | {number(line['value'])}{unit} | {half} | {limit} |")
     return "\n".join(table)
 
 

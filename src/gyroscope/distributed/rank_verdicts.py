@@ -15,8 +15,8 @@ from gyroscope._core.errors import ExchangeError
 Verdict = Literal["ok", "suspect", "non-finite", "missing"]
 
 FAR = 10.0
-"""A row so many times farther from the aggregate than the middle one looks bad in this step. An honest rank may send one
-after another batch than the others had, most of all in the first steps."""
+"""A row so many times farther from the aggregate than the middle one looks bad in this step. An honest rank may send
+one, too, when its batch is unlike the others, most of all in the first steps."""
 GARBAGE = 1000.0
 """A row so many times farther is garbage, whatever its cause."""
 _MEMORY = 0.95
