@@ -20,7 +20,8 @@ def main(folder: Path) -> None:
     with (folder / "bench.csv").open(encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     here = machine(json.loads((folder / "machine.json").read_text(encoding="utf-8")))
-    profiles = (folder / "profile.txt").read_text(encoding="utf-8").split("\n\n")
+    profiled = folder / "profile.txt"
+    profiles = profiled.read_text(encoding="utf-8").split("\n\n") if profiled.is_file() else []
     served = [text for text in profiles if text.startswith("parameter server")]
     others = [text for text in profiles if text not in served]
     target = DOCS / "performance"
