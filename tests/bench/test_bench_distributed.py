@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import ranks, rules, server_round
+from benchmarks import ddp_steps, ranks, rules, server_round
 from benchmarks.stub_workers import row_of
 from gyroscope import cli
 from gyroscope._core.clock import Stopwatch
@@ -53,6 +53,17 @@ def test_a_pass_is_the_mean_of_what_was_done_together(monkeypatch: pytest.Monkey
         takes(0.5)
         beside.step({})
     assert beside.seconds == {server_round.ROUND: [0.75], server_round.BARE: [1.0], server_round.THE_RULE: [0.125]}
+
+
+@pytest.mark.slow
+def test_the_command_measures_steps_of_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ddp_steps, "MODELS", ("GPT",))
+    monkeypatch.setattr(ranks, "_LEAST", 2)
+    assert cli.main(["bench", "ddp", "--seconds", "0.1", "--out", str(tmp_path)]) == 0
+    with (tmp_path / "bench.csv").open() as file:
+        table = {row["what"]: row for row in csv.DictReader(file)}
+    assert float(table["GPT: gy.ddp, median / DistributedDataParallel"]["limit"]) == 1.15
+    assert all(float(row["ours_ms"]) > 0 for row in table.values()) and len(table) == len(ddp_steps.RULES)
 
 
 @pytest.mark.slow

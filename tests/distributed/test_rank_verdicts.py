@@ -60,6 +60,8 @@ def test_far_rows_alone_do_not_stop_a_job() -> None:
     """Two honest ranks with an unusual batch each, in the same step."""
     verdicts = after([[GOOD, FAR, GOOD, FAR, GOOD]] * 2)
     assert verdicts.verdict(1) == verdicts.verdict(3) == "suspect"
+    with pytest.raises(ExchangeError, match=r"2 of 5 .* in half of the steps before 20"):
+        after([[GOOD, FAR, GOOD, FAR, GOOD]] * 20)
 
 
 def test_a_step_whose_end_this_rank_missed_counts() -> None:

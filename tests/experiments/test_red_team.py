@@ -42,7 +42,8 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
     assert {setup.config.steps for stage in stages[1:] for setup in stage.setups} == {12}
     ranked = [result.attack for result in search.ranking(scout)]
     chosen = [setup.config.attack for setup in worst.setups if setup.config.attack != "none"]
-    assert chosen == ranked[: len(chosen)]
+    # `searched` has its long run in any case, because it adds up over the rounds; the others are the worst scouts.
+    assert chosen == list(dict.fromkeys(["searched", *ranked]))[: len(chosen)]
     # The attacks of the last stage are the worst of all full-length runs, with seeds that chose nothing.
     candidates = [*search.ranking(worst), *search.ranking(refine)]
     [finalist] = {setup.config.attack for setup in confirm.setups} - {"none"}

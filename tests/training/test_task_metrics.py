@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gyroscope as gy
-from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
+from gyroscope._core.errors import ConfigError, DataError, RunDirectoryError, UnknownNameError
 from gyroscope.experiments import results
 from gyroscope.report.page_data import prepare
+from gyroscope.report.paper_figures import write_all
 from gyroscope.report.summary_tables import write_csv, write_markdown
 from gyroscope.simulation.evaluation import TaskTest
 from gyroscope.simulation.task_metric import METRICS, TaskMetric, class_hits, known_metric, metric_for, squared_errors
@@ -123,6 +124,59 @@ def test_reports_name_the_metric_and_its_direction(tmp_path: Path) -> None:
     assert drawn["best"][0] == pytest.approx(clean["best_mean"], rel=1e-4)
 
 
+def test_runs_of_another_metric_are_another_setup(tmp_path: Path) -> None:
+    for seed, metric in ((1, "mse"), (2, "loss")):
+        config = gy.Config(task="custom", rule="median", seed=seed)
+        gy.train(config, task=regression((1,), metric=metric), out=tmp_path / metric)
+    setups = results.group(results.load(tmp_path))
+    assert [(setup.metric.name, len(setup.runs)) for setup in setups] == [("test_loss", 1), ("mse", 1)]
+    assert len(prepare(results.load(tmp_path), [], "title")["setups"]) == 2
+    assert write_all(results.load(tmp_path), tmp_path / "figures") == [], "the paper's figures show accuracies"
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_run_is_not_resumed_with_another_metric(interrupted: bool, tmp_path: Path) -> None:
+    config = gy.Config(task="custom", rule="median", checkpoint_every=2)
+    gy.train(config, task=regression((1,), metric="loss"), out=tmp_path / "run", stop=lambda: interrupted)
+    with pytest.raises(RunDirectoryError, match="is measured by test_loss, and the task by mse"):
+        gy.resume(tmp_path / "run", task=regression((1,)))
+
+
+def test_a_share_of_ones_own_is_read_back_in_percent(tmp_path: Path) -> None:
+    close = gy.TaskMetric("close", "higher", lambda x, y: ((x - y).abs() < 1).float(), percent=True)
+    result = gy.train(
+        gy.Config(task="custom", rule="median"), task=regression((1,), metric=close), out=tmp_path / "run"
+    )
+    assert result.best_text().endswith("%")
+    (run,) = results.load(tmp_path)
+    assert run.metric.percent and run.metric.better == "higher"
+
+
+def test_an_infinite_loss_is_null_in_json(tmp_path: Path) -> None:
+    huge = gy.TaskMetric("huge", "lower", of_loss=lambda loss: math.inf)
+    gy.train(gy.Config(task="custom", rule="median"), task=regression((1,), metric=huge), out=tmp_path / "run")
+    text = (tmp_path / "run" / "status.json").read_text()
+    assert json.loads(text)["best"] is None and "Infinity" not in text
+
+
+def test_targets_that_count_for_nothing_are_not_counted() -> None:
+    outputs, targets = torch.rand(6, 4, 5), torch.randint(4, (6, 5))
+    targets[::2] = -100
+    counted = class_hits(outputs, targets)
+    assert counted.numel() == 15
+    model, test = nn.Identity(), TaskTest(gy.Split(outputs, targets), METRICS["accuracy"], F.cross_entropy)
+    row = test.row(0, model, 0)
+    assert row["accuracy"] == pytest.approx(float(counted.double().mean()))
+    assert row["correct"] == int(counted.sum())
+    assert row["test_loss"] == pytest.approx(float(F.cross_entropy(outputs, targets)))
+
+
+def test_a_cost_is_a_number_also_where_both_sides_are_lost() -> None:
+    loss = METRICS["loss"]
+    assert loss.cost(math.inf, math.inf) == 0 and loss.cost(1.0, math.inf) == math.inf
+    assert loss.cost(math.nan, 1.0) == 0
+
+
 def test_what_does_not_fit_is_one_message() -> None:
     with pytest.raises(DataError, match=r"outputs \(8,\) for targets \(8,\).*metric='mse'"):
         class_hits(torch.zeros(8), torch.zeros(8, dtype=torch.int64))
@@ -133,12 +187,21 @@ def test_what_does_not_fit_is_one_message() -> None:
     with pytest.raises(ConfigError, match="'higher' or 'lower'"):
         TaskMetric("mae", "up")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="letters, digits and underscores"):
-        TaskMetric("mean error", "lower")
+        TaskMetric("mean error", "lower", squared_errors)
+    with pytest.raises(ConfigError, match="either scores or of_loss"):
+        TaskMetric("mae", "lower")
+    for taken in ("accuracy", "loss", "lr", "test_loss", "samples"):
+        with pytest.raises(ConfigError, match="another column has it"):
+            metric_for(TaskMetric(taken, "lower", squared_errors), torch.zeros(1))
+    with pytest.raises(DataError, match="not their mean, got one number"):
+        TaskMetric("mae", "lower", lambda x, y: (x - y).mean()).batch_total(torch.zeros(3), torch.zeros(3))
+    with pytest.raises(DataError, match=r"outputs \(4, 2, 3\) for targets \(4, 3, 2\)"):
+        squared_errors(torch.zeros(4, 2, 3), torch.zeros(4, 3, 2))
 
 
 def test_shapes_of_classes() -> None:
     outputs, targets = torch.rand(4, 5, 3), torch.randint(5, (4, 3))
-    expected = outputs.argmax(dim=1) == targets
+    expected = (outputs.argmax(dim=1) == targets).flatten()
     assert torch.equal(class_hits(outputs, targets), expected)
     assert torch.equal(class_hits(outputs.transpose(1, 2), targets), expected)
 

@@ -41,7 +41,8 @@ def add(commands: Any) -> None:
         "redteam",
         help="search for the attack that costs a defence most",
         description="Search, within a budget of runs, for the attack that costs a rule, a pre-aggregation or a whole "
-        "defence most accuracy. Costs are points lost against the unattacked average.",
+        "defence most accuracy, or whatever the task's metric is. Costs are points lost against the unattacked "
+        "average.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -50,7 +51,7 @@ def add(commands: Any) -> None:
     search.add_argument("--budget", type=float, metavar="RUNS",
                         help="how many full-length runs it may take (default: 40)")  # fmt: skip
     search.add_argument("--goal", choices=["max", "final"],
-                        help="what to spoil: the maximum accuracy, or the final one (default: max)")  # fmt: skip
+                        help="what to spoil: the best accuracy of a run, or the final one (default: max)")  # fmt: skip
     search.add_argument("--try", dest="extra", action="append", metavar="ATTACK",
                         help="an attack to try besides those of the table; may be repeated")  # fmt: skip
     search.add_argument("--seeds", type=int, metavar="K", help="fresh seeds that confirm the worst (default: 3)")
@@ -92,8 +93,8 @@ def _redteam(options: argparse.Namespace) -> int:
     worst = ranking[0]
     page = red_team_report.write(team, ranking)
     print(
-        f"worst: {worst.attack} costs {worst.metric.number(worst.cost)} {worst.metric.points} of {team.goal} "
-        f"{worst.metric.words}, mean of {len(worst.seeds)} seeds"
+        f"worst: {worst.attack} costs {worst.metric.number(worst.cost)} {worst.metric.points} of "
+        f"{'best' if team.goal == 'max' else 'final'} {worst.metric.words}, mean of {len(worst.seeds)} seeds"
     )
     print(f"again: {team.command(worst)}")
     print(f"table and page: {page.with_suffix('.csv')}, {page}")

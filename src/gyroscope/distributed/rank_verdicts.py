@@ -21,6 +21,8 @@ GARBAGE = 1000.0
 """A row so many times farther is garbage, whatever its cause."""
 _MEMORY = 0.95
 """With which factor past steps are forgotten: some 20 of them count."""
+_SETTLED = 20
+"""From how many steps on more than f ranks that are often far off stop the job."""
 _SUSPECT = 0.5
 """A rank is suspect when this part of its remembered steps looked bad."""
 
@@ -53,6 +55,8 @@ class RankVerdicts:
         self.steps = 0
         self.suspicion = [0.0] * n
         """The part of the remembered steps in which each rank's row looked bad, from 0 to 1."""
+        self.far = [0.0] * n
+        """The same, of steps in which the row was far off or not finite."""
         self.non_finite_steps = [0] * n
         """In how many steps each rank's row was not finite."""
         self.last: list[Seen] = [Seen(True, 0.0)] * n
@@ -77,13 +81,17 @@ class RankVerdicts:
         for rank in range(self.n):
             bad = rank in far or rank in ignored
             self.suspicion[rank] += rate * (bad - self.suspicion[rank])
+            self.far[rank] += rate * ((rank in far) - self.far[rank])
             self.non_finite_steps[rank] += not seen[rank].finite
         self.steps += 1
         self.last, self.weight = list(seen), weight
-        if len(garbage) > self.f:
-            names = ", ".join(f"{rank} ({_trouble(seen[rank])})" for rank in garbage)
+        often = [rank for rank in range(self.n) if self.far[rank] >= _SUSPECT] if self.steps >= _SETTLED else []
+        bad_ranks = max(garbage, often, key=len)
+        if len(bad_ranks) > self.f:
+            names = ", ".join(f"{rank} ({_trouble(seen[rank])})" for rank in bad_ranks)
+            when = f"in step {self.steps}" if bad_ranks is garbage else f"in half of the steps before {self.steps}"
             raise ExchangeError(
-                f"{len(garbage)} of {self.n} ranks sent garbage or nothing in step {self.steps}, and the rule "
+                f"{len(bad_ranks)} of {self.n} ranks sent garbage or nothing {when}, and the rule "
                 f"tolerates f = {self.f}: ranks {names}. Nothing was updated. What to do: look at their data and "
                 "hardware, or give a larger f if the rule and the number of ranks allow it"
             )
@@ -123,13 +131,14 @@ class RankVerdicts:
         return {
             "steps": torch.tensor(self.steps),
             "suspicion": torch.tensor(self.suspicion, dtype=torch.float64),
+            "far": torch.tensor(self.far, dtype=torch.float64),
             "non_finite_steps": torch.tensor(self.non_finite_steps),
         }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from what `state_dict` returned."""
         self.steps = int(state["steps"])
-        self.suspicion = state["suspicion"].tolist()
+        self.suspicion, self.far = state["suspicion"].tolist(), state["far"].tolist()
         self.non_finite_steps = state["non_finite_steps"].tolist()
 
 

@@ -126,7 +126,7 @@ class RobustDDP:
         self.exchange = ElasticExchange(ranks, patience) if ranks else _exchange(model.process_group, patience)
         self.aggregator = ShardedAggregator(self.exchange, self.rule, f, momentum="workers", seed=seed)
         self.verdicts = RankVerdicts(self.exchange.n, f)
-        self._device = next(model.module.parameters()).device
+        self._device: torch.device = next(model.module.parameters()).device
         self._module = model.module
         self._requests = 0
         """How many requests to join there have been, as all ranks know."""
@@ -146,6 +146,11 @@ class RobustDDP:
     def last_weight(self) -> Tensor | None:
         """Each rank's share in the last step, (n,), float64; None for rules without such shares (Median)."""
         return self.verdicts.weight
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return self._device
 
     def report(self) -> str:
         """Return one line for a log, the same on every rank: how many ranks are ok, and which are not."""
@@ -358,7 +363,8 @@ class RobustDDP:
                     f"the saved momentum of {key!r} with the shape {tuple(value.shape)} is of another model"
                 )
         self._momentum.load({parameters[key]: value.clone() for key, value in own["momentum"].items()})
-        self.aggregator.load_rule_state(int(own["rounds"]), dict(own["rule"]))
+        rule = {key: value.to(self._device) for key, value in own["rule"].items()}
+        self.aggregator.load_rule_state(int(own["rounds"]), rule)
         self.verdicts.load_state_dict(own["verdicts"])
 
 

@@ -17,8 +17,9 @@ def warn_of_second_momentum(parameters: Collection[Tensor]) -> None:
     waiting = [parameters]
 
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        looked_for = waiting[0] if waiting else ()
-        groups = [group for group in optimizer.param_groups if any(each in looked_for for each in group["params"])]
+        if not waiting:
+            return
+        groups = [group for group in optimizer.param_groups if any(each in waiting[0] for each in group["params"])]
         if not groups:
             return
         waiting.clear()  # torch goes through its hooks just now, so this one must not remove itself

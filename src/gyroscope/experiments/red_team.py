@@ -61,6 +61,8 @@ PROMISING = (
     "stale:delay=50",
 )
 """What a search tries first; the other attacks of the table follow, and those of installed packages."""
+_LASTING = ("searched", "searched:goal=drift", "stale", "persistent")
+"""Attacks that add up over the rounds: a short run does not show what they cost, so they get a long one in any case."""
 _USELESS = frozenset({"foresight", "equivocate", "drop", "inf"})
 """Attacks that equal another one of the table, where there is one server that passes the rows on as they are."""
 
@@ -129,7 +131,9 @@ class RedTeam:
         short = self._shortened()
         yield self._stage("scout", [NO_ATTACK, *scouts], [SEED], short)
         ranked = [result.attack for result in self._ranked(scouts, [SEED], short)]
-        chosen = ranked[: self._runs("search")]
+        count = self._runs("search")
+        lasting = [spec for spec in map(str, map(attacks.parse, _LASTING)) if spec in ranked][: max(1, count // 3)]
+        chosen = list(dict.fromkeys([*lasting, *ranked]))[:count]
         yield self._stage("search", [NO_ATTACK, *chosen], [SEED])
         ranked = [result.attack for result in self._ranked(chosen, [SEED])]
         refined = [spec for spec in self._variants(ranked[:3]) if spec not in chosen][: self._runs("refine")]
@@ -225,15 +229,15 @@ class RedTeam:
 
     def _result(self, spec: str, pairs: Sequence[tuple[int, RunResult, RunResult]]) -> AttackResult:
         metric = pairs[0][1].metric
-        measure = _best if self.goal == "max" else _final
+        name = "best" if self.goal == "max" else "final_or_worst"
         shares = [run.metrics["byzantine_share"].mean() for _, run, _ in pairs]
         known = [float(share) for share in shares if share == share]
         return AttackResult(
             spec,
             tuple(seed for seed, _, _ in pairs),
-            statistics.fmean(metric.cost(measure(without), measure(run)) for _, run, without in pairs),
+            statistics.fmean(metric.cost(getattr(without, name), getattr(run, name)) for _, run, without in pairs),
             metric.scale * statistics.fmean(run.best for _, run, _ in pairs),
-            metric.scale * statistics.fmean(_final(run) for _, run, _ in pairs),
+            metric.scale * statistics.fmean(run.final_or_worst for _, run, _ in pairs),
             statistics.fmean(known) if known else None,
             tuple(run for _, run, _ in pairs),
         )
@@ -260,11 +264,3 @@ def _neighbours(spec: str) -> list[str]:
                 except GyroscopeError:
                     continue
     return found
-
-
-def _best(run: RunResult) -> float:
-    return run.best
-
-
-def _final(run: RunResult) -> float:
-    return run.final_if_finite

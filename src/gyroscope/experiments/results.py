@@ -59,7 +59,7 @@ class RunResult:
             status = json.loads((self.path / run_dir.STATUS).read_text(encoding="utf-8"))
         except OSError:
             status = {}
-        return known_metric(status.get("metric", ACCURACY.name), status.get("better"))
+        return known_metric(status.get("metric", ACCURACY.name), status.get("better"), status.get("percent"))
 
     @property
     def best(self) -> float:
@@ -71,9 +71,9 @@ class RunResult:
         return float(self.evaluations[self.metric.name].iloc[-1])
 
     @property
-    def final_if_finite(self) -> float:
+    def final_or_worst(self) -> float:
         """The final value; the worst there is where the run diverged."""
-        if self.status == run_dir.DIVERGED:
+        if self.status == run_dir.DIVERGED or math.isnan(self.final):
             return 0.0 if self.metric.better == "higher" else math.inf
         return self.final
 
@@ -137,9 +137,11 @@ def load(folder: str | Path) -> list[RunResult]:
 
 
 def group(runs: Iterable[RunResult]) -> list[SetupResult]:
-    """Group runs by setup, seeds in ascending order; of two runs with the same seed the first counts."""
-    setups: dict[Config, dict[int, RunResult]] = {}
+    """Group runs by setup and metric, seeds in ascending order; of two runs with the same seed the first counts."""
+    setups: dict[tuple[Config, str], dict[int, RunResult]] = {}
     for run in runs:
         setup = Config.from_mapping({**run.config.experiment(), "seed": 0})
-        setups.setdefault(setup, {}).setdefault(run.config.seed, run)
-    return [SetupResult(config, tuple(members[seed] for seed in sorted(members))) for config, members in setups.items()]
+        setups.setdefault((setup, run.metric.name), {}).setdefault(run.config.seed, run)
+    return [
+        SetupResult(config, tuple(members[seed] for seed in sorted(members))) for (config, _), members in setups.items()
+    ]

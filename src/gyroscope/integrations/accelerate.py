@@ -44,7 +44,8 @@ def robust(
 
     Raises:
         InfeasibleError: the rule cannot tolerate f of that many ranks.
-        ConfigError: Accelerate has not wrapped the model in a DistributedDataParallel, or a value is out of range.
+        ConfigError: Accelerate has not wrapped the model in a DistributedDataParallel, it scales gradients (fp16), or a
+            value is out of range.
     """
     wrapped = getattr(model, "_orig_mod", model)  # Accelerate compiles after it has wrapped
     if not isinstance(wrapped, DistributedDataParallel):
@@ -55,26 +56,42 @@ def robust(
             "what prepare() returned, and start at least 2f + 1 processes with `accelerate launch --multi_gpu` (or "
             "--cpu). For a model sharded by fully_shard there is gy.fsdp; with DeepSpeed there is none"
         )
+    if getattr(accelerator, "scaler", None) is not None:
+        raise ConfigError(
+            "gy.ddp cannot work with a gradient scaler, got mixed_precision fp16: the scale changes from step to step, "
+            "and momentum would add up gradients of different scales. Use bf16"
+        )
     job = ddp(wrapped, rule, f, **options)
-    accelerator.register_save_state_pre_hook(lambda models, weights, folder: save(job, folder))
-    accelerator.register_load_state_pre_hook(lambda models, folder: load(job, folder))
+    number = getattr(accelerator, "_gyroscope_jobs", 0)  # an accelerator may have several models
+    accelerator._gyroscope_jobs = number + 1
+    accelerator.register_save_state_pre_hook(lambda models, weights, folder: save(job, folder, number))
+    accelerator.register_load_state_pre_hook(lambda models, folder: load(job, folder, number))
     return job
 
 
-def save(job: RobustDDP, folder: str | os.PathLike[str]) -> None:
+def save(job: RobustDDP, folder: str | os.PathLike[str], number: int = 0) -> None:
     """Write this rank's state of the job into the folder of a checkpoint. All ranks do it, each for itself."""
     Path(folder).mkdir(parents=True, exist_ok=True)
-    torch.save(job.state_dict(), _file(job, folder))
+    torch.save(job.state_dict(), _file(job, folder, number))
 
 
-def load(job: RobustDDP, folder: str | os.PathLike[str]) -> None:
-    """Continue from what `save` wrote on the same rank of as many; without it, warn and begin without momentum."""
-    file = _file(job, folder)
-    if file.exists():
-        job.load_state_dict(torch.load(file, weights_only=True))
+def load(job: RobustDDP, folder: str | os.PathLike[str], number: int = 0) -> None:
+    """Continue from what `save` wrote on the same ranks of as many. All ranks do it, or none.
+
+    Where a rank does not find its file, all of them warn and begin without momentum.
+    """
+    file = _file(job, folder, number)
+    found = job.exchange.rows(torch.tensor([float(file.exists())], device=job.device))
+    missing = (found[:, 0] != 1).nonzero().flatten().tolist()
+    if missing:
+        names = ", ".join(map(str, missing))
+        warnings.warn(
+            f"{folder} has no state of gy.ddp for ranks {names}: all begin without momentum, for some steps",
+            stacklevel=2,
+        )
     else:
-        warnings.warn(f"{file} does not exist: this rank begins without momentum, for some steps", stacklevel=2)
+        job.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
 
 
-def _file(job: RobustDDP, folder: str | os.PathLike[str]) -> Path:
-    return Path(folder) / f"gyroscope-{job.exchange.rank}-of-{job.exchange.n}.pt"
+def _file(job: RobustDDP, folder: str | os.PathLike[str], number: int) -> Path:
+    return Path(folder) / f"gyroscope-{number}-rank-{job.exchange.rank}-of-{job.exchange.n}.pt"

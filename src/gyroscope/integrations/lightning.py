@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from gyroscope._core.errors import ConfigError
 from gyroscope._core.optional import extra
 from gyroscope.distributed.robust_ddp import RobustDDP, Scope, ddp
 from gyroscope.rules import Rule
@@ -80,8 +81,13 @@ class RobustDDPStrategy(DDPStrategy):
 
         Raises:
             InfeasibleError: the rule cannot tolerate f of that many ranks.
-            ConfigError: a value is out of range.
+            ConfigError: a value is out of range, or Lightning scales gradients (16-mixed).
         """
+        if getattr(self.precision_plugin, "scaler", None) is not None:
+            raise ConfigError(
+                "gy.ddp cannot work with a gradient scaler, got precision 16-mixed: the scale changes from step to "
+                "step, and momentum would add up gradients of different scales. Use bf16-mixed"
+            )
         super().configure_ddp()
         self.job = self._register(self.model)
 
@@ -105,7 +111,7 @@ class RobustDDPStrategy(DDPStrategy):
 
 
 def _from_all_ranks(state: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Return the states of all ranks on rank 0, and this rank's on others. Only numbers travel, no pickled objects."""
+    """Return the states of all ranks on rank 0, and this rank's on others. What travels is read with weights_only."""
     if dist.get_rank() > 0:
         data = io.BytesIO()
         torch.save(state, data)
@@ -115,7 +121,7 @@ def _from_all_ranks(state: dict[str, Any], device: torch.device) -> dict[str, An
         return state
     for rank in range(1, dist.get_world_size()):
         values = _received(rank, int(_received(rank, 1, torch.int64, device)), torch.uint8, device)
-        state.update(torch.load(io.BytesIO(values.cpu().numpy().tobytes()), weights_only=True))
+        state.update(torch.load(io.BytesIO(values.cpu().numpy().tobytes()), map_location="cpu", weights_only=True))
     return state
 
 

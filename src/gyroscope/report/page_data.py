@@ -104,7 +104,7 @@ def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:
         "final": significant(line.final[:2], 6),
         "drop": significant([line.drop], 6)[0],
         "toml": configuration(setup),
-        "metric": {"words": metric.words, "percent": metric.percent, "extreme": metric.extreme, "axis": metric.axis},
+        "metric": {"words": metric.words, "percent": metric.percent, "extreme": metric.extreme},
         "measured": curve([run.evaluations for run in setup.runs], metric.name, scale=metric.scale),
         "ratio": curve(metrics, "ratio_sent", band="range"),
         "bound": next(iter(significant(bounds, 6)), None),

@@ -25,26 +25,28 @@ class MeanStd(NamedTuple):
 
     mean: float
     deviation: float
-    places: int = 1
-    """How many digits are shown after the point."""
+    percent: bool = True
 
     @classmethod
     def of(cls, setup: SetupResult, quantity: str) -> MeanStd:
         """Summarise a property of the setup's runs, those that were evaluated."""
         metric = setup.metric
         known = [metric.scale * float(getattr(run, quantity)) for run in setup.runs if len(run.evaluations)]
-        known = [value for value in known if math.isfinite(value)]
+        known = [value for value in known if not math.isnan(value)]
         return cls(
             statistics.fmean(known) if known else math.nan,
-            statistics.stdev(known) if len(known) > 1 else math.nan,
-            1 if metric.percent else 3,
+            statistics.stdev(known) if len(known) > 1 and all(map(math.isfinite, known)) else math.nan,
+            metric.percent,
         )
 
     def __str__(self) -> str:
         if math.isnan(self.mean):
             return "–"
-        mean = f"{self.mean:.{self.places}f}"
-        return mean if math.isnan(self.deviation) else f"{mean} ± {self.deviation:.{self.places}f}"
+        mean = self.number(self.mean)
+        return mean if math.isnan(self.deviation) else f"{mean} ± {self.number(self.deviation)}"
+
+    def number(self, value: float) -> str:
+        return f"{value:.1f}" if self.percent else f"{value:.4g}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +75,9 @@ class Summary:
     def drop_text(self) -> str:
         if math.isnan(self.drop):
             return "–"
-        text = f"{self.drop:+.{self.best.places}f}"
-        return text.replace("-", "−") if float(text) else text[1:]
+        text = self.best.number(abs(self.drop))
+        sign = "" if float(text) == 0 else "−" if self.drop < 0 else "+"
+        return sign + text
 
 
 def is_baseline(setup: SetupResult) -> bool:
@@ -91,11 +94,13 @@ def summarise(setups: Sequence[SetupResult]) -> list[Summary]:
     for setup in setups:
         best, baseline = MeanStd.of(setup, "best"), baselines.get(_shared_settings(setup))
         reference = math.nan if baseline is None else MeanStd.of(baseline, "best").mean
-        drop = setup.metric.cost(reference, best.mean) / setup.metric.scale
+        unknown = math.isnan(reference) or math.isnan(best.mean)
+        drop = math.nan if unknown else setup.metric.cost(reference, best.mean) / setup.metric.scale
         lines.append(Summary(setup, best, MeanStd.of(setup, "final"), baseline, drop))
     return lines
 
 
 def _shared_settings(setup: SetupResult) -> tuple[object, ...]:
     """Return every setting that a setup has in common with its baseline: task, learning rate, placement and others."""
-    return tuple(value for key, value in setup.config.experiment().items() if key not in _DEFENCE)
+    shared = [value for key, value in setup.config.experiment().items() if key not in _DEFENCE]
+    return (setup.metric.name, *shared)

@@ -18,6 +18,7 @@ from gyroscope.experiments.grid import BASELINE, PLACES, PaperKey, rule_label
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.report.figures import Curve, accuracy_figure, draw, new_figure, save
 from gyroscope.runs.config import NO_ATTACK
+from gyroscope.simulation.task_metric import ACCURACY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,12 +32,12 @@ _GREY = "#555555"
 def write_all(
     runs: Iterable[RunResult], folder: Path, advance: Callable[[str, int, int], None] = lambda *_: None
 ) -> list[Path]:
-    """Draw all figures for which there are runs, and return the files written.
+    """Draw all figures for which there are runs of tasks that are measured by accuracy; return the files written.
 
     Args:
         advance: Called before each figure with its name, how many are done and how many there are.
     """
-    setups = {PaperKey.of(setup.config): setup for setup in group(runs)}
+    setups = {PaperKey.of(setup.config): setup for setup in group(runs) if setup.metric == ACCURACY}  # as in the paper
     figures: dict[str, Callable[[], Figure]] = {}
     for key in _distinct(setups, "rule"):
         name = f"{key.task}-{key.attack}-f_{key.f}-lr_{key.lr:g}-{PLACES[key.place]}"

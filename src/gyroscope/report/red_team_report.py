@@ -63,6 +63,7 @@ def _numbers(result: AttackResult) -> tuple[str, ...]:
 
 def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
     config, metric = team.defence.resolve(), ranking[0].metric
+    goal = "best" if team.goal == "max" else "final"
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in (
             *_numbers(result), "-" if result.share is None else f"{result.share:.0%}", str(len(result.seeds))
@@ -73,7 +74,7 @@ def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
         title=html.escape(f"Red team against {config.rule}, {config.byzantine} of {config.workers} workers Byzantine"),
         text=html.escape(
             f"Task {config.task}, momentum at the {config.momentum} (mu {config.mu:g}, learning rate {config.lr}), "
-            f"{config.steps} rounds; a budget of {team.budget:g} runs. What is lost is {team.goal} {metric.words} "
+            f"{config.steps} rounds; a budget of {team.budget:g} runs. What is lost is {goal} {metric.words} "
             "against the unattacked average, with seeds that had no part in the search. What was not tried may cost "
             "more."
         ),

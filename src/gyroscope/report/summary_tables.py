@@ -19,7 +19,7 @@ from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 def write_markdown(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path) -> Path:
     """Write the claims and the table of setups in GitHub's Markdown."""
-    parts = ["# Report", f"{len(runs)} runs. Accuracies in percent, mean ± standard deviation over the seeds."]
+    parts = ["# Report", f"{len(runs)} runs. Mean ± standard deviation over the seeds; accuracies in percent."]
     if verdicts:
         parts += ["## Claims", claims_table(verdicts)]
     parts += ["## Results", accuracy_table(table_lines(runs))]
@@ -82,11 +82,17 @@ def _csv_row(line: Summary, accurate: bool) -> dict[str, object]:
         f"{best}_std": _plain(line.best.deviation, metric),
         f"{final}_mean": _plain(line.final.mean, metric),
         f"{final}_std": _plain(line.final.deviation, metric),
-        "drop_points" if accurate else "drop": "" if math.isnan(line.drop) else f"{line.drop:.4f}",
+        "drop_points" if accurate else "drop": ""
+        if math.isnan(line.drop)
+        else f"{line.drop:.4f}"
+        if accurate
+        else f"{line.drop:.6g}",
         "complete": len(line.setup.runs) - line.diverged,
         "diverged": line.diverged,
     }
 
 
 def _plain(scaled: float, metric: TaskMetric) -> str:
-    return "" if math.isnan(scaled) else f"{scaled / metric.scale:.6f}"
+    if math.isnan(scaled):
+        return ""
+    return f"{scaled / metric.scale:.6f}" if metric.percent else f"{scaled:.6g}"

@@ -11,6 +11,7 @@ import csv
 import errno
 import io
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +61,7 @@ def metric_facts(metric: TaskMetric, best: float, final: float) -> dict[str, Num
     """Return what status.json holds of a run's evaluations. Accuracies have the names that they had in 0.1."""
     if metric == ACCURACY:
         return {"max_accuracy": best, "final_accuracy": final}
-    return {"metric": metric.name, "better": metric.better, "best": best, "final": final}
+    return {"metric": metric.name, "better": metric.better, "percent": metric.percent, "best": best, "final": final}
 
 
 def free_path(wanted: Path) -> Path:
@@ -228,6 +229,16 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
                 self._write_table(name, tables[name])
         return tables
 
+    def check_metric(self, metric: TaskMetric) -> None:
+        """Raise a RunDirectoryError unless the run is measured by this metric."""
+        with (self.path / EVALUATIONS).open(encoding="utf-8") as file:
+            _, recorded, *_ = [*file.readline().rstrip("\n").split(","), "", ""]
+        if recorded != metric.name:
+            raise RunDirectoryError(
+                f"{self.path} is measured by {recorded}, and the task by {metric.name}: give the task metric="
+                f"{recorded!r}, or begin anew with --overwrite"
+            )
+
     def rows(self, table: str) -> list[dict[str, Number]]:
         """Read a table, with the exact numbers that were written. An incomplete last line does not count."""
         text = (self.path / table).read_text(encoding="utf-8")
@@ -277,7 +288,12 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
     def set_status(self, status: str, **facts: Number | str) -> None:
         """Replace status.json."""
         with disk_errors(self.path, "status"):
-            _write_json(self.path / STATUS, {"status": status, **facts})
+            # JSON knows no infinite loss.
+            known = {
+                name: None if isinstance(fact, float) and not math.isfinite(fact) else fact
+                for name, fact in facts.items()
+            }
+            _write_json(self.path / STATUS, {"status": status, **known})
 
     def status(self) -> dict[str, Any]:
         """Read status.json."""

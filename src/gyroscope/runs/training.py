@@ -26,6 +26,7 @@ from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.tensorboard import TensorBoard
 from gyroscope.simulation import tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
+from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.evaluation import TaskTest
 from gyroscope.simulation.metrics import MetricsState, Number, follow, measure
 from gyroscope.simulation.round import Round, RoundConfig, RoundState, play_round
@@ -110,7 +111,10 @@ def resume(
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))
     kind = variants.run_class(config)
     loaded = task or load_task(resolved, bool(callbacks))
-    with RunDirectory.reopen(out, kind.columns(resolved, TaskTest.of(loaded).metric)) as directory:
+    loaded = dataclasses.replace(loaded, test=Split.of(loaded.test))
+    metric = TaskTest.of(loaded).metric
+    with RunDirectory.reopen(out, kind.columns(resolved, metric)) as directory:
+        directory.check_metric(metric)
         run = kind(resolved, loaded, worker_factory)
         status = directory.status()
         if status["status"] in (run_dir.COMPLETE, run_dir.DIVERGED):

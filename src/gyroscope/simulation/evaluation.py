@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,7 @@ from gyroscope._core import random_streams
 from gyroscope._linalg import linear_layers
 from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.metrics import Number
-from gyroscope.simulation.task_metric import TaskMetric, metric_for
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric, metric_for
 from gyroscope.simulation.tasks import Task
 
 _CPU_VALUES, _GPU_VALUES = 400_000, 8_000_000
@@ -43,7 +44,7 @@ class TaskTest:
             "step": step,
             "test_loss": found.loss,
             "samples": len(self.samples),
-            "correct": round(found.value * found.predictions) if "correct" in self.metric.columns() else None,
+            "correct": round(found.value * found.predictions) if self.metric == ACCURACY and found.predictions else 0,
             self.metric.name: found.value,
         }
         return {column: known[column] for column in self.metric.columns()}
@@ -69,19 +70,25 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
     stream = random_streams.generator(seed, "evaluation")
     samples, metric = test.samples, test.metric
     total = torch.zeros((), dtype=torch.float64, device=samples.targets.device)  # read once: no waiting for a GPU
-    losses, predictions = torch.zeros_like(total), 0
+    losses, weights, predictions = torch.zeros_like(total), 0, 0
     outputs_of = linear_layers.forward(model)
     values = _CPU_VALUES if samples.inputs.device.type == "cpu" else _GPU_VALUES
-    batch = max(1, values // max(1, samples.inputs[0].numel())) * (1 if outputs_of is model else _CHAIN)
+    widest = samples.inputs[0].numel()
+    if samples.targets.dim() > 1 and samples.prepare is None:  # a language model's outputs are larger than its inputs
+        widest = max(widest, outputs_of(samples.inputs[:1]).numel())
+    batch = max(1, values // max(1, widest)) * (1 if outputs_of is model else _CHAIN)
     for start in range(0, len(samples), batch):
         inputs, targets = samples.inputs[start : start + batch], samples.targets[start : start + batch]
         outputs = outputs_of(inputs if samples.prepare is None else samples.prepare(inputs, stream))
-        losses += test.loss(outputs, targets) * len(targets)
+        # A mean over the targets that count: cross-entropy leaves out negative ones.
+        counted = targets.numel() if targets.is_floating_point() else int((targets >= 0).sum())
+        losses += test.loss(outputs, targets).nan_to_num(nan=0.0 if counted == 0 else math.nan) * counted
+        weights += counted
         if metric.of_loss is None:
             scored, count = metric.batch_total(outputs, targets)
             total += scored
             predictions += count
-    loss = float(losses) / len(samples)
+    loss = float(losses) / max(1, weights)
     if metric.of_loss is not None:
         return Evaluation(metric.of_loss(loss), loss, len(samples))
-    return Evaluation(float(total) / predictions, loss, predictions)
+    return Evaluation(float(total) / predictions if predictions else math.nan, loss, predictions)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
+from gyroscope.simulation.metrics import COLUMNS
 
 Scores = Callable[[Tensor, Tensor], Tensor]
 """Maps (outputs, targets) of a batch to a score for each prediction; the metric is their mean."""
@@ -38,11 +40,13 @@ class TaskMetric:
     def __post_init__(self) -> None:
         if self.better not in ("higher", "lower"):
             raise ConfigError(f"a metric is better when it is 'higher' or 'lower', got {self.better!r}")
-        if not self.name.isidentifier() or self.name in ("step", "correct", "samples"):
+        if not re.fullmatch("[A-Za-z][A-Za-z0-9_]*", self.name):
             raise ConfigError(
-                f"a metric's name is the name of a column, so it has letters, digits and underscores only, and is not "
-                f"step, correct or samples: got {self.name!r}"
+                f"a metric's name is the name of a column, so it has letters, digits and underscores only, got "
+                f"{self.name!r}"
             )
+        if (self.scores is None) == (self.of_loss is None):
+            raise ConfigError(f"the metric {self.name} needs either scores or of_loss: give one of them")
 
     @property
     def scale(self) -> float:
@@ -72,6 +76,8 @@ class TaskMetric:
 
     def cost(self, reference: float, value: float) -> float:
         """Return how much worse the value is than the reference, in the numbers that people read."""
+        if reference == value or math.isnan(reference) or math.isnan(value):
+            return 0.0  # also where both are infinite
         return self.scale * (reference - value if self.better == "higher" else value - reference)
 
     def columns(self) -> tuple[str, ...]:
@@ -87,10 +93,10 @@ class TaskMetric:
         """
         assert self.scores is not None
         scores = self.scores(outputs, targets)
-        if scores.dim() == 0 or len(scores) != len(targets):
+        if not isinstance(scores, Tensor) or scores.dim() == 0:
             raise DataError(
-                f"the metric {self.name} must give a score for each prediction, got the shape {tuple(scores.shape)} "
-                f"for {len(targets)} samples"
+                f"the metric {self.name} must give a tensor with a score for each prediction, not their mean, got "
+                f"{'one number' if isinstance(scores, Tensor) else type(scores).__name__}"
             )
         return scores.double().sum(), scores.numel()
 
@@ -121,7 +127,7 @@ class TaskMetric:
 
 
 def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return for each target whether its class has the largest output.
+    """Return for each target that is a class whether it has the largest output. Negative targets count for nothing.
 
     Args:
         outputs: a number per class: (B, C) for targets (B,); (B, C, ...), as `cross_entropy` takes them, or (B, ..., C)
@@ -135,7 +141,7 @@ def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
         for dim in (1, -1):
             chosen = outputs.argmax(dim=dim)
             if chosen.shape == targets.shape:
-                return chosen == targets
+                return (chosen == targets)[targets >= 0]
     raise DataError(
         f"accuracy needs an output for each class, (B, C) for targets (B,) or (B, C, T) for targets (B, T), got "
         f"outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: choose another metric, such as "
@@ -145,7 +151,7 @@ def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def squared_errors(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return each prediction's squared error. (B,) and (B, 1) are the same; other shapes must be equal."""
-    if outputs.numel() != targets.numel() or len(outputs) != len(targets):
+    if [size for size in outputs.shape if size != 1] != [size for size in targets.shape if size != 1]:
         raise DataError(
             f"the mean squared error needs an output for each target, got outputs {tuple(outputs.shape)} for targets "
             f"{tuple(targets.shape)}"
@@ -157,10 +163,12 @@ def _perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
+_RESERVED = {"step", "correct", "samples", *COLUMNS}
+"""Names of other columns, and of TensorBoard's scalars."""
 ACCURACY = TaskMetric("accuracy", "higher", class_hits, percent=True)
 METRICS = {
     "accuracy": ACCURACY,
-    "loss": TaskMetric("test_loss", "lower", of_loss=lambda loss: loss),
+    "loss": TaskMetric("test_loss", "lower", of_loss=float),
     "perplexity": TaskMetric("perplexity", "lower", of_loss=_perplexity),
     "mse": TaskMetric("mse", "lower", squared_errors),
 }
@@ -169,6 +177,11 @@ METRICS = {
 def metric_for(metric: TaskMetric | str | None, targets: Tensor) -> TaskMetric:
     """Return the metric that a task names; without a name, accuracy for classes and mse for other targets."""
     if isinstance(metric, TaskMetric):
+        builtin = {each.name for each in METRICS.values()}
+        if metric not in METRICS.values() and metric.name in {*_RESERVED, *builtin}:
+            raise ConfigError(
+                f"a metric of your own cannot have the name {metric.name!r}: another column has it. Choose another name"
+            )
         return metric
     if metric is None:
         return METRICS["mse"] if targets.dtype.is_floating_point else ACCURACY
@@ -177,10 +190,12 @@ def metric_for(metric: TaskMetric | str | None, targets: Tensor) -> TaskMetric:
     return METRICS[metric]
 
 
-def known_metric(name: str, better: Literal["higher", "lower"] | None = None) -> TaskMetric:
-    """Return the metric of a recorded run, by the name of its column."""
+def known_metric(
+    name: str, better: Literal["higher", "lower"] | None = None, percent: bool | None = None
+) -> TaskMetric:
+    """Return the metric of a recorded run, by the name of its column; others than the built-in ones cannot measure."""
     builtin = {metric.name: metric for metric in METRICS.values()}
-    return builtin.get(name) or TaskMetric(name, better or "higher")
+    return builtin.get(name) or TaskMetric(name, better or "higher", squared_errors, percent=bool(percent))
 
 
 def metric_text(row: Mapping[str, object]) -> str:

@@ -202,10 +202,11 @@ class Text(BuiltinTask):
     """A language model by characters: a small GPT on the help pages that ship with Python. No download.
 
     Its metric is perplexity, exp of the test loss per character; evaluations.csv has the loss, too. The last tenth of
-    the text is for testing. Another version of Python has another text: compare only runs of the same one.
+    the text is for testing; pages quote each other, so that one in twelve of its windows of 100 characters occurs in
+    the training text, too. Another version of Python has another text: compare only runs of the same one.
     """
 
-    context: int = registry.number(32, "at least 2", lambda context: context >= 2, whole=True)
+    context: int = registry.number(32, "from 2 to 512", lambda context: 2 <= context <= 512, whole=True)
     width: int = registry.number(64, "a multiple of 4", lambda width: width >= 4 and width % 4 == 0, whole=True)
     layers: int = registry.number(2, "at least 1", lambda layers: layers >= 1, whole=True)
 

@@ -32,18 +32,17 @@ function number(value, digits) {
   return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
 }
 
-// Tables show accuracies in percent with one digit after the point, and other metrics with three.
+// Tables show accuracies in percent with one digit after the point, and other metrics with four digits.
 const onlyAccuracy = data.setups.every((setup) => setup.metric.words === "accuracy");
-const digitsOf = (metric) => metric.percent ? 1 : 3;
+const figure = (value, metric) => metric.percent ? number(value, 1) : value === null ? "–" : String(Number(value.toPrecision(4))).replace("-", "−");
 
 function moments([mean, deviation], metric) {
   if (mean === null) return "–";
-  const digits = digitsOf(metric);
-  return deviation === null ? number(mean, digits) : number(mean, digits) + " ± " + number(deviation, digits);
+  return deviation === null ? figure(mean, metric) : figure(mean, metric) + " ± " + figure(deviation, metric);
 }
 
 function points(value, metric) {
-  const text = number(value, digitsOf(metric));
+  const text = figure(value, metric);
   return value !== null && value > 0 && Number(text) !== 0 ? "+" + text : text;
 }
 

@@ -71,8 +71,10 @@ function frame(more) {
   };
 }
 
-function band(series) {
-  const low = series.low || (series.deviation && series.mean.map((m, i) => m === null ? null : m - series.deviation[i]));
+// With `positive` the band stays above zero, as a logarithmic axis needs it.
+function band(series, positive) {
+  const below = (mean, deviation) => positive ? Math.max(mean - deviation, mean / 10) : mean - deviation;
+  const low = series.low || (series.deviation && series.mean.map((m, i) => m === null ? null : below(m, series.deviation[i])));
   const high = series.high || (series.deviation && series.mean.map((m, i) => m === null ? null : m + series.deviation[i]));
   if (!low) return null;
   const known = series.x.map((_, i) => i).filter((i) => low[i] !== null && high[i] !== null);
@@ -87,13 +89,13 @@ function curveTraces(kind, curve, hidden) {
   const colour = colourOf(style);
   const common = { visible: !hidden.has(curve.label), meta: { curve: curve.label, setup: curve.setup }, name: plain(curve.label) };
   const traces = [];
-  const area = band(series);
+  const area = band(series, kind === "measured" && setup.metric.extreme === "minimum");
   if (area) {
     traces.push({ ...common, ...area, mode: "lines", line: { width: 0 }, fill: "toself", fillcolor: translucent(colour, .16), hoverinfo: "skip" });
   }
   const deviation = series.deviation;
   const percent = kind === "measured" && setup.metric.percent;
-  const digits = percent ? ".1f" : kind === "measured" ? ".3f" : ".3~g";
+  const digits = percent ? ".1f" : kind === "measured" ? ".4~g" : ".3~g";
   const spread = deviation ? ` ± %{customdata:${digits}}` : "";
   traces.push({
     ...common, x: series.x, y: series.mean, customdata: deviation, mode: style.marker ? "lines+markers" : "lines",
