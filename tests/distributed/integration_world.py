@@ -123,6 +123,7 @@ def accelerate_resumed(example: dict[str, Any], folder: Path) -> dict[str, Any]:
         accelerator.free_memory()
         accelerator._save_model_state_pre_hook.clear()  # else the next training would save and load this job, too
         accelerator._load_model_state_pre_hook.clear()
+        accelerator._gyroscope_jobs = 0
         return flat(network)
 
     whole = train(range(6))
