@@ -44,6 +44,9 @@ class CAFHistory(ContextualRule):
     s, the rule returns the result of `caf` for the rows alone. So the result is within 5 R of the honest mean, or
     within the bound of `caf`, whatever the histories hold.
 
+    It is for workers whose data are alike. Where they are strongly unequal, honest workers deviate from each other in
+    the same way in every round, too, and the histories mislead the filter: `caf` then loses less (docs/leaderboard.md).
+
     A row with a NaN or an infinity has no weight in its round and leaves its worker's history as it was. Cost: two
     tables of distances, O(n^2 d), and at most 2 n eigenproblems of size n. The state is n vectors. memory: the factor
     with which a history is forgotten in each round; 0.99 remembers some 100 rounds. present: how much the rows of this

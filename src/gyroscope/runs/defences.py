@@ -23,7 +23,7 @@ class Defence(NamedTuple):
 DEFENCES: dict[str, Defence] = {
     "best": Defence(
         "best",
-        "of the rules in docs/red-team.md, lost least to the attack searched (MNIST, one seed)",
+        "lost least to the red team where workers have common data (docs/leaderboard.md); with unequal data take caf",
         {"rule": "caf-history", "momentum": "workers", "horizon": 2.0},
     ),
     "none": Defence(
