@@ -70,7 +70,7 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
     stream = random_streams.generator(seed, "evaluation")
     samples, metric = test.samples, test.metric
     total = torch.zeros((), dtype=torch.float64, device=samples.targets.device)  # read once: no waiting for a GPU
-    losses, weights, predictions = torch.zeros_like(total), 0, 0
+    losses, weights, predictions = torch.zeros_like(total), torch.zeros_like(total), 0
     outputs_of = linear_layers.forward(model)
     values = _CPU_VALUES if samples.inputs.device.type == "cpu" else _GPU_VALUES
     widest = samples.inputs[0].numel()
@@ -81,14 +81,14 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
         inputs, targets = samples.inputs[start : start + batch], samples.targets[start : start + batch]
         outputs = outputs_of(inputs if samples.prepare is None else samples.prepare(inputs, stream))
         # A mean over the targets that count: cross-entropy leaves out negative ones.
-        counted = targets.numel() if targets.is_floating_point() else int((targets >= 0).sum())
-        losses += test.loss(outputs, targets).nan_to_num(nan=0.0 if counted == 0 else math.nan) * counted
+        counted = (targets >= 0).sum() if not targets.is_floating_point() else torch.full_like(total, targets.numel())
+        losses += torch.where(counted > 0, test.loss(outputs, targets) * counted, 0.0)
         weights += counted
         if metric.of_loss is None:
             scored, count = metric.batch_total(outputs, targets)
             total += scored
             predictions += count
-    loss = float(losses) / max(1, weights)
+    loss = float(losses / weights)
     if metric.of_loss is not None:
         return Evaluation(metric.of_loss(loss), loss, len(samples))
     return Evaluation(float(total) / predictions if predictions else math.nan, loss, predictions)
