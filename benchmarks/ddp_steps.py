@@ -15,7 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks import ranks, stub_workers
 from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, Passes, Timed
-from gyroscope._core.errors import ConfigError
 from gyroscope.distributed import ddp
 from gyroscope.distributed.protocol import TCPStore
 from gyroscope.simulation import models
@@ -34,7 +33,7 @@ def measure(budget: float, on_start: OnStart | None = None) -> list[Line]:
     for model in MODELS:
         if on_start is not None:
             on_start(f"{RANKS} ranks, {model}")
-        passes = Passes(_together(model, budget))
+        passes = Passes(ranks.together(rank, RANKS, budget, model))
         for rule, _, limit in RULES:
             name = _named(rule)
             times = (passes.middle(name) / ranks.STEPS, passes.middle(PLAIN) / ranks.STEPS)
@@ -63,16 +62,6 @@ def _batch(name: str, rank: int) -> tuple[Tensor, Tensor]:
         text = torch.randint(_LETTERS, (16, _CONTEXT + 1), generator=generator)
         return text[:, :-1], text[:, 1:]
     return torch.randn(50, 3, 32, 32, generator=generator), torch.randint(10, (50,), generator=generator)
-
-
-def _together(model: str, budget: float) -> dict[str, list[float]]:
-    store = TCPStore(stub_workers.HOST, 0, None, True, stub_workers.PATIENCE, wait_for_workers=False)
-    with stub_workers.started(rank, RANKS, RANKS, store.port, budget, model) as pipes:
-        try:
-            seconds: dict[str, list[float]] = json.loads(pipes[0].recv_bytes())
-        except EOFError:
-            raise ConfigError("the ranks that were to be measured have failed: what they said is above") from None
-    return seconds
 
 
 # -- one rank ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def measure(d: int, budget: float, on_start: OnStart | None = None) -> list[Line
     """Measure steps with the shapes of the paper's models, whose backward pass costs next to nothing."""
     if on_start is not None:
         on_start(f"{RANKS} ranks, d = {d:,}")
-    passes = Passes(_together(shapes_of(d), budget))
+    passes = Passes(together(rank, RANKS, budget, shapes_of(d)))
     lines = [_line(passes, DDP, ALL_REDUCE, d)]
     for rule, _ in RULES:
         lines += [_line(passes, _named(rule), other, d) for other in (DDP, ALL_REDUCE)]
@@ -60,9 +60,10 @@ def _line(passes: Passes, name: str, other: str, d: int) -> Line:
     return ratio_line("distributed", f"{name} / {other}", passes.ratio(name, other), n=RANKS, d=d, times=times)
 
 
-def _together(shapes: list[tuple[int, ...]], budget: float) -> dict[str, list[float]]:
+def together(role: stub_workers.Role, count: int, budget: float, model: Any) -> dict[str, list[float]]:
+    """Start so many ranks that play the role with this model; return what the first one has measured."""
     store = TCPStore(stub_workers.HOST, 0, None, True, stub_workers.PATIENCE, wait_for_workers=False)
-    with stub_workers.started(rank, RANKS, RANKS, store.port, budget, shapes) as pipes:
+    with stub_workers.started(role, count, count, store.port, budget, model) as pipes:
         try:
             seconds: dict[str, list[float]] = json.loads(pipes[0].recv_bytes())
         except EOFError:

@@ -5,13 +5,12 @@ gradient -> momentum at the worker -> exchange -> rule -> parameter.grad, the sa
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -26,6 +25,7 @@ from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope.distributed.bucket_momentum import BucketMomentum, pieces_of
 from gyroscope.distributed.collectives import Exchange
 from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks
+from gyroscope.distributed.gradient_buckets import ExchangedPart, GradientBucket
 from gyroscope.distributed.protocol import PrefixStore
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.second_momentum import warn_of_second_momentum
@@ -132,8 +132,8 @@ class RobustDDP:
         """How many requests to join there have been, as all ranks know."""
         self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}
         self._momentum = BucketMomentum(mu, dampening)
-        self._waiting: list[_Bucket] = []
-        self._parts: list[_Part] = []
+        self._waiting: list[GradientBucket] = []
+        self._parts: list[ExchangedPart] = []
         self._problem: BaseException | None = None
         self._before: tuple[int, RuleState] | None = None
         """The rule's rounds and state at the beginning of the step, to do it again."""
@@ -159,7 +159,7 @@ class RobustDDP:
     def take(self, bucket: GradBucket) -> Future[Tensor]:
         """Take a bucket of gradients from DDP; the future gets what all ranks make of it."""
         # DDP's object is no longer valid when this method has returned.
-        taken = _Bucket(bucket.buffer(), tuple(bucket.parameters()), Future())
+        taken = GradientBucket(bucket.buffer(), tuple(bucket.parameters()), Future())
         last = bucket.is_last()
         if last:
             # DDP queues its own end after this; what a callback queues comes after both.
@@ -180,7 +180,7 @@ class RobustDDP:
             raise problem
 
     @torch.no_grad()
-    def _answer(self, buckets: Sequence[_Bucket], last: bool) -> None:
+    def _answer(self, buckets: Sequence[GradientBucket], last: bool) -> None:
         """Aggregate these buckets together; with the last ones of a step, give all of them the results."""
         try:
             if self._problem is not None:
@@ -189,7 +189,7 @@ class RobustDDP:
             gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
             row = self._row([gradients[each] for each in order])
             sent = self._momentum.update(order, row) if self.mu > 0 else row
-            self._parts.append(_Part(order, sent, buckets))
+            self._parts.append(ExchangedPart(order, sent, buckets))
             self._exchange_parts(last)
         except BaseException as problem:  # the backward pass raises it at its end
             self._problem = self._problem or problem
@@ -380,27 +380,5 @@ def _exchange(group: dist.ProcessGroup, patience: float) -> Exchange:
 _JOBS = itertools.count()
 
 
-class _Bucket(NamedTuple):
-    """Gradients that DDP hands over together, as one vector, and the future that gets their place taken."""
-
-    buffer: Tensor
-    parameters: tuple[Tensor, ...]
-    future: Future[Tensor]
-
-    def pieces(self) -> dict[Tensor, Tensor]:
-        return pieces_of(self.parameters, self.buffer)
-
-
 def _at_the_end_of_backward(function: Callable[[], None]) -> None:
     torch.autograd.Variable._execution_engine.queue_callback(function)
-
-
-@dataclasses.dataclass
-class _Part:
-    """What is exchanged together in a step: the whole model, or a bucket."""
-
-    order: tuple[Tensor, ...]
-    sent: Tensor
-    buckets: Sequence[_Bucket]
-    update: Any = None
-    """The `Update`, once the ranks have exchanged their rows."""
