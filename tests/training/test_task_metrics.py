@@ -178,8 +178,10 @@ def test_a_cost_is_a_number_also_where_both_sides_are_lost() -> None:
 
 
 def test_what_does_not_fit_is_one_message() -> None:
-    with pytest.raises(DataError, match=r"outputs \(8,\) for targets \(8,\).*metric='mse'"):
+    with pytest.raises(DataError, match=r"outputs \(8,\) for torch.int64 targets \(8,\).*metric='mse'"):
         class_hits(torch.zeros(8), torch.zeros(8, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"outputs \(8, 1\) for torch.float32 targets \(8,\)"):
+        class_hits(torch.zeros(8, 1), torch.zeros(8))
     with pytest.raises(DataError, match=r"outputs \(8, 3\) for targets \(8,\)"):
         squared_errors(torch.zeros(8, 3), torch.zeros(8))
     with pytest.raises(UnknownNameError, match="accuracy"):

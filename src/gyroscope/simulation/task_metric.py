@@ -137,15 +137,15 @@ def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
     Raises:
         DataError: the shapes do not fit.
     """
-    if outputs.dim() == targets.dim() + 1:
+    if outputs.dim() == targets.dim() + 1 and not targets.is_floating_point():
         for dim in (1, -1):
             chosen = outputs.argmax(dim=dim)
             if chosen.shape == targets.shape:
                 return (chosen == targets)[targets >= 0]
     raise DataError(
         f"accuracy needs an output for each class, (B, C) for targets (B,) or (B, C, T) for targets (B, T), got "
-        f"outputs {tuple(outputs.shape)} for targets {tuple(targets.shape)}: choose another metric, such as "
-        "Task(metric='mse') for a regression, or 'loss'"
+        f"outputs {tuple(outputs.shape)} for {targets.dtype} targets {tuple(targets.shape)}: choose another metric, "
+        "such as Task(metric='mse') for a regression, or 'loss'"
     )
 
 
