@@ -14,7 +14,17 @@ from typing import Any
 from gyroscope._core import registry
 from gyroscope._core.foreign_text import shortened
 
-KINDS = ("defences", "rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings")
+KINDS = (
+    "defences",
+    "rules",
+    "preaggregations",
+    "mixtures",
+    "attacks",
+    "tasks",
+    "optimizers",
+    "placements",
+    "shardings",
+)
 _GUARANTEES = {
     "range": "within the range of honest rows",
     "distance": "near the mean of honest rows",
@@ -27,7 +37,8 @@ _GUARANTEES = {
 def add(commands: Any) -> None:
     command = commands.add_parser(
         "list",
-        help="what can be named: defences, rules, what can stand before them, attacks, tasks, placements, shardings",
+        help="what can be named: defences, rules and what stands before them, attacks, tasks, optimizers, placements, "
+        "shardings",
         description="What there is, what it needs, which parameters it has, and where it comes from. Parameters are "
         "written name:key=value,key=value, for example krum:m=1; pre-aggregations stand before a rule, for example "
         "nnm+bucketing:s=3+krum:m=1; a mixture has a / between its rules, for example random:krum/median.",
@@ -55,7 +66,7 @@ def _listing(what: str) -> tuple[list[str], list[list[str]]]:
     from gyroscope import attacks, momentum, rules
     from gyroscope.runs.defences import DEFENCES
     from gyroscope.runs.variants import variants
-    from gyroscope.simulation import tasks
+    from gyroscope.simulation import server_optimizer, tasks
     from gyroscope.simulation.data import shards
 
     if what == "defences":
@@ -76,6 +87,7 @@ def _listing(what: str) -> tuple[list[str], list[list[str]]]:
         "preaggregations": (rules.PREAGGREGATIONS, "preaggregation", ["needs"]),
         "attacks": (attacks.ATTACKS, "attack", []),
         "tasks": (tasks.TASKS, "", ["defaults"]),
+        "optimizers": (server_optimizer.OPTIMIZERS, "", []),
         "shardings": (shards.SHARDINGS, "sharding", []),
     }
     table, entry_points, more = tables[what]

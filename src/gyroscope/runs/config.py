@@ -18,7 +18,7 @@ from gyroscope import attacks, momentum, rules
 from gyroscope._core import optional, registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.runs.schedule import Schedule
-from gyroscope.simulation import tasks
+from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.data import shards
 
 ConfigClass = TypeVar("ConfigClass")
@@ -288,19 +288,26 @@ class Config(CommonConfig):
     type or a value out of range raises a ConfigError, an unknown field an UnknownNameError with the nearest name.
     """
 
-    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted")
+    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted", "optimizer", "local_steps")
     specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
         **CommonConfig.specs,
         "rule": (rules.Rule, rules.parse),
+        "optimizer": (server_optimizer.ServerOptimizer, server_optimizer.parse),
     }
     bounds: ClassVar[Mapping[str, int]] = {
-        **CommonConfig.bounds, "trusted": 0, "measure_every": 1, "checkpoint_every": 1
+        **CommonConfig.bounds, "trusted": 0, "measure_every": 1, "checkpoint_every": 1, "local_steps": 1
     }  # fmt: skip
     placements: ClassVar[Mapping[str, momentum.Placement]] = momentum.PLACEMENTS
 
     rule: str = option("average", WHO, "how the server aggregates, e.g. krum, krum:m=1, nnm+median", "RULE")
     trusted: int = option(
         0, WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", "K"
+    )
+    optimizer: str = option(
+        "sgd", HOW, "what the server does with the aggregate: sgd, adam, adamw:beta2=0.99", "OPTIMIZER"
+    )
+    local_steps: int = option(
+        1, HOW, "steps of SGD that each worker takes by itself in a round, to send the sum of their gradients", "K"
     )
     measure_every: int = option(1, RECORD, "rounds between rows of metrics.csv and workers.csv", "K")
     checkpoint_every: int | None = option(

@@ -56,6 +56,7 @@ def simulated_workers(
         among=config.workers - config.byzantine,
         shards=shards.parse(config.shards).deal(train.targets, config.workers, config.seed),
     )
+    workers.local_steps = getattr(config, "local_steps", 1)
     return config, workers
 
 

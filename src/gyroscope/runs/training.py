@@ -14,7 +14,7 @@ from torch import Tensor
 from gyroscope import attacks, rules
 from gyroscope._core import theory
 from gyroscope._core.clock import UNTIMED, Clock
-from gyroscope._core.errors import RunDirectoryError
+from gyroscope._core.errors import ConfigError, RunDirectoryError
 from gyroscope.momentum import RobustAggregator, WorkerMomentum
 from gyroscope.runs import run_dir, setup, variants
 from gyroscope.runs.callbacks import Callback
@@ -24,7 +24,7 @@ from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
 from gyroscope.runs.tensorboard import TensorBoard
-from gyroscope.simulation import tasks
+from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.evaluation import TaskTest
@@ -139,11 +139,17 @@ class Run(TrainingLoop):
     """Placements with which honest workers send accumulated gradients."""
 
     def __init__(self, config: ResolvedConfig, task: tasks.Task, worker_factory: WorkerFactory | None = None) -> None:
+        if worker_factory is not None and config.local_steps > 1:
+            raise ConfigError(
+                f"local_steps = {config.local_steps} is for simulated workers only: set it to 1, or see gy.diloco for "
+                "local steps on real machines"
+            )
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
         self.test = TaskTest.of(task, self.parameters.device)
         workers: Workers = worker_factory(self.config, honest) if worker_factory else honest
         self.schedule = Schedule.parse(config.lr)
+        honest.local_rate = self.schedule.at
         rule = rules.parse(config.rule)
         self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
         at_workers = config.momentum in self.accumulating
@@ -165,7 +171,8 @@ class Run(TrainingLoop):
             byzantine_gradients=byzantine_gradients,
         )
         own = self.make_worker_momentum() if at_workers and not workers.accumulates else None
-        self.round_state = RoundState(self.round_config, self.make_aggregator(), own)
+        optimizer = server_optimizer.parse(config.optimizer).begin(self.parameters)
+        self.round_state = RoundState(self.round_config, self.make_aggregator(), own, optimizer)
         self.metrics_state = MetricsState.begin(self.parameters)
         self.tables = {table: [] for table in self.columns(self.config, self.test.metric)}
 
@@ -231,6 +238,7 @@ class Run(TrainingLoop):
         parts = {
             "worker_momentum": state.worker_momentum,
             "aggregator": state.aggregator,
+            "optimizer": state.optimizer if state.optimizer.state_dict() else None,
             "byzantine_gradients": config.byzantine_gradients,
             "trusted": config.trusted.momentum if config.trusted else None,
         }

@@ -19,6 +19,7 @@ from gyroscope.attacks import Attack, AttackContext
 from gyroscope.momentum import RobustAggregator, Update, WorkerMomentum
 from gyroscope.rules import RuleContext
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
+from gyroscope.simulation.server_optimizer import SGD, OptimizerSteps
 from gyroscope.simulation.trusted import TrustedSamples
 from gyroscope.simulation.workers import Workers
 
@@ -46,10 +47,15 @@ class RoundState:
     """What a round reads and writes: an (n, d) matrix of rows, honest workers first, and everybody's state."""
 
     def __init__(
-        self, config: RoundConfig, aggregator: RobustAggregator, worker_momentum: WorkerMomentum | None
+        self,
+        config: RoundConfig,
+        aggregator: RobustAggregator,
+        worker_momentum: WorkerMomentum | None,
+        optimizer: OptimizerSteps | None = None,
     ) -> None:
         h, parameters = config.workers.count, config.workers.parameters
         self.aggregator = aggregator
+        self.optimizer = optimizer or SGD().begin(parameters)
         self.worker_momentum = worker_momentum
         """Of the honest workers, where it is computed here."""
         self.adversary: dict[str, Tensor] = {}
@@ -106,7 +112,7 @@ def play_round(config: RoundConfig, state: RoundState, step: int, lr: float, clo
     clock.lap("attack")
     update = state.aggregator.step(state.rows, trusted=trusted)
     clock.lap("rule")
-    workers.parameters.sub_(update.vector, alpha=lr)
+    state.optimizer.step(update.vector, lr)
     clock.lap("update")
     if update.rows.data_ptr() != state.rows.data_ptr():  # the server accumulated them
         of_sent = present_rows(update.rows[: workers.count], workers)

@@ -82,6 +82,9 @@ class SimulatedWorkers:
 
     accumulates = False
     present: Tensor | None = None
+    local_steps: int = 1
+    local_rate: Callable[[int], float] | None = None
+    """The learning rate of local steps, by the number of the round."""
     relabel: Callable[[Tensor], Tensor] | None = None
     """Maps the labels of the data to those that are learned, where they differ."""
 
@@ -135,6 +138,8 @@ class SimulatedWorkers:
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """Return every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
+        if self.local_steps > 1:
+            return self._walk(step, rows, clock), rows
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
         group = self._group_size()
@@ -153,6 +158,25 @@ class SimulatedWorkers:
         if not bool(finite.all()):  # one sample that is not finite would stay in the running statistics for ever
             restore_buffers(self.model, buffers)
         return torch.cat(losses), rows
+
+    def _walk(self, step: int, rows: Tensor, clock: Clock) -> Tensor:
+        """Let each worker take its local steps; write the sums of their gradients into rows, and return mean losses."""
+        assert self.local_rate is not None
+        rate, begin, losses = self.local_rate(step), self.parameters.clone(), []
+        for number, row in enumerate(rows):
+            worker = self.alone(number)
+            worker.local_steps = 1
+            row.zero_()
+            mine = []
+            for local in range(self.local_steps):
+                loss, (gradient,) = worker.sample(step * self.local_steps + local, clock=clock)
+                row += gradient
+                mine.append(loss)
+                self.parameters.sub_(gradient, alpha=rate)
+            self.parameters.copy_(begin)
+            losses.append(torch.cat(mine).mean())
+        self.present = present_among(rows.sum(dim=1).isfinite())
+        return torch.stack(losses)
 
     def finite_rows(self, rows: Tensor) -> Tensor:
         """Return (h,): which rows are finite."""

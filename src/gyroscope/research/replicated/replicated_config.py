@@ -86,6 +86,11 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
     def check(self) -> None:
         """Raise a GyroscopeError that says what cannot be, if anything."""
         super().check()
+        if self.optimizer != "sgd" or self.local_steps > 1:
+            raise ConfigError(
+                "several servers exchange models after a step of SGD each: set optimizer = sgd and local_steps = 1, "
+                f"got {self.optimizer} and {self.local_steps}"
+            )
         if (self.server_attack == NO_ATTACK) != (self.byzantine_servers == 0):
             raise ConfigError(
                 f"{self.byzantine_servers} Byzantine servers and the server attack {self.server_attack!r} do not go "
