@@ -110,3 +110,12 @@ def test_the_command_searches_resumes_and_writes_table_and_page(
     made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/status.json")}
     assert main(words) == 0
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/status.json")} == made
+
+
+def test_a_search_whose_runs_all_fail_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gyroscope.cli.running.run", lambda setups, options: 1)  # as if the data were not there
+    words = ["redteam", "--rule", "median", "--workers", "5", "--byzantine", "1", "--out", str(tmp_path)]
+    assert main(words) == 2
+    assert "no attack could be judged" in capsys.readouterr().err

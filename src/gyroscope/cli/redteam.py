@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyroscope._core.errors import GyroscopeError
 from gyroscope.cli import running
 from gyroscope.runs import command_options
 
@@ -85,11 +86,17 @@ def _redteam(options: argparse.Namespace) -> int:
     ranking: list[AttackResult] = []
     for stage in team.stages():
         print(f"{stage.name}: {len(stage.setups)} runs")
+        if not stage.setups:
+            continue
         if running.run(stage.setups, how) == 130:
             return 130
         ranking = team.ranking(stage)
-        if ranking:
-            _print_table(f"{stage.name}: the worst of {len(ranking)} attacks", ranking[:_SHOWN])
+        if not ranking:
+            raise GyroscopeError(
+                f"no attack could be judged: of the runs of the stage {stage.name!r} too few are complete. What to do: "
+                "mend what is reported above, and give the same command again"
+            )
+        _print_table(f"{stage.name}: the worst of {len(ranking)} attacks", ranking[:_SHOWN])
     worst = ranking[0]
     page = red_team_report.write(team, ranking)
     print(
