@@ -44,6 +44,7 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
     chosen = [setup.config.attack for setup in worst.setups if setup.config.attack != "none"]
     # `searched` has its long run in any case, because it adds up over the rounds; the others are the worst scouts.
     assert chosen == list(dict.fromkeys(["searched", *ranked]))[: len(chosen)]
+    assert refine.setups[0].config.attack == "alternate:attack=searched"  # in any case
     # The attacks of the last stage are the worst of all full-length runs, with seeds that chose nothing.
     candidates = [*search.ranking(worst), *search.ranking(refine)]
     [finalist] = {setup.config.attack for setup in confirm.setups} - {"none"}

@@ -63,6 +63,8 @@ PROMISING = (
 """What a search tries first; the other attacks of the table follow, and those of installed packages."""
 _LASTING = ("searched", "searched:goal=drift", "stale", "persistent")
 """Attacks that add up over the rounds: a short run does not show what they cost, so they get a long one in any case."""
+_REFINED = ("alternate:attack=searched",)
+"""Combinations that are refined in any case: short runs show little of what they cost."""
 _USELESS = frozenset({"foresight", "equivocate", "drop", "inf"})
 """Attacks that equal another one of the table, where there is one server that passes the rows on as they are."""
 
@@ -136,7 +138,9 @@ class RedTeam:
         chosen = list(dict.fromkeys([*lasting, *ranked]))[:count]
         yield self._stage("search", [NO_ATTACK, *chosen], [SEED])
         ranked = [result.attack for result in self._ranked(chosen, [SEED])]
-        refined = [spec for spec in self._variants(ranked[:3]) if spec not in chosen][: self._runs("refine")]
+        always = [spec for spec in map(str, map(attacks.parse, _REFINED)) if self._feasible(spec)]
+        variants = dict.fromkeys([*always, *self._variants(ranked[:3])])
+        refined = [spec for spec in variants if spec not in chosen][: self._runs("refine")]
         yield self._stage("refine", refined, [SEED])
         ranked = [result.attack for result in self._ranked([*chosen, *refined], [SEED])]
         yield self._stage("confirm", [NO_ATTACK, *self._finalists(ranked)], self._fresh_seeds())
