@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import datetime
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gyroscope._core.foreign_text import shortened
 from gyroscope.runs.run_dir import EVENTS, disk_errors
@@ -12,6 +14,7 @@ from gyroscope.runs.run_dir import EVENTS, disk_errors
 COLUMNS = ("time", "step", "event", "worker", "who", "detail")
 
 JOINED, LOST, REJECTED, LATE, NOT_FINITE, SKIPPED = "joined", "lost", "rejected", "late", "not finite", "skipped"
+REFUSED, QUARANTINED, RELEASED = "refused", "quarantined", "released"
 STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
 
 _LONGEST = 300
@@ -20,8 +23,8 @@ _LONGEST = 300
 class EventLog:
     """Append events to a run directory, which must exist. Resuming does not cut the log back: the events did happen."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / EVENTS
+    def __init__(self, directory: Path, listener: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self._path, self._listener = directory / EVENTS, listener
 
     def add(self, step: int, event: str, worker: int | None = None, detail: str = "", who: str = "") -> None:
         """Write one event; a reader of the file sees it at once.
@@ -37,4 +40,7 @@ class EventLog:
                 table = csv.writer(file, lineterminator="\n")
                 if new:
                     table.writerow(COLUMNS)
-                table.writerow((now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST)))
+                row = (now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST))
+                table.writerow(row)
+        if self._listener:
+            self._listener(dict(zip(COLUMNS, row, strict=True)))
