@@ -139,7 +139,7 @@ class SimulatedWorkers:
         """Return every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
         if self.local_steps > 1:
-            return self._walk(step, rows, clock), rows
+            return self._take_local_steps(step, rows, clock), rows
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
         group = self._group_size()
@@ -159,7 +159,7 @@ class SimulatedWorkers:
             restore_buffers(self.model, buffers)
         return torch.cat(losses), rows
 
-    def _walk(self, step: int, rows: Tensor, clock: Clock) -> Tensor:
+    def _take_local_steps(self, step: int, rows: Tensor, clock: Clock) -> Tensor:
         """Let each worker take its local steps; write the sums of their gradients into rows, and return mean losses."""
         assert self.local_rate is not None
         rate, begin, losses = self.local_rate(step), self.parameters.clone(), []
