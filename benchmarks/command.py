@@ -124,10 +124,10 @@ def _distributed(seconds: float, on_start: Any, profiles: list[str]) -> Iterable
     from benchmarks import ranks, rules, server_round
 
     for d in dict.fromkeys(d for _, d in (rules.SMALL, rules.LARGE)):
-        for measure_every, together in ((1, server_round.TOGETHER), (10, server_round.TOGETHER), (1, 1)):
-            lines, clock = server_round.measure(d, seconds / 2, on_start, measure_every, together)
-            if measure_every == 1 and together > 1:
-                profiles.append(f"parameter server, {server_round.WORKERS} workers, d = {d:,}\n{clock}")
+        for together in (server_round.TOGETHER, 1):
+            lines, clock = server_round.measure(d, seconds / 2, on_start, together)
+            if together > 1:
+                profiles.append(f"parameter server, {server_round.WORKERS} workers, d = {d:,}, with TLS\n{clock}")
             yield from lines
         yield from ranks.measure(d, seconds / 2, on_start)
 

@@ -16,7 +16,6 @@ from benchmarks import ranks, stub_workers
 from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, Passes, Timed
 from gyroscope.distributed import ddp
-from gyroscope.distributed.protocol import TCPStore
 from gyroscope.simulation import models
 
 RANKS = 4
@@ -69,7 +68,7 @@ def _batch(name: str, rank: int) -> tuple[Tensor, Tensor]:
 
 def rank(number: int, pipe: Connection, world: int, port: int, budget: float, model: str) -> None:
     """Run one rank, with one thread, as torchrun does; the first rank sends the measurements."""
-    store = TCPStore(stub_workers.HOST, port, None, False, stub_workers.PATIENCE)
+    store = stub_workers.store(port)
     dist.init_process_group("gloo", store=store, rank=number, world_size=world, timeout=stub_workers.PATIENCE)
     things = {PLAIN: _steps(model, number, None, 0)}
     for rule, f, _ in RULES:

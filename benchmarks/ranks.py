@@ -18,7 +18,6 @@ from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, Passes, Timed
 from gyroscope._core.errors import ConfigError
 from gyroscope.distributed.collectives import Exchange
-from gyroscope.distributed.protocol import TCPStore
 from gyroscope.distributed.robust_sgd import RobustSGD
 from gyroscope.simulation import models
 
@@ -62,7 +61,7 @@ def _line(passes: Passes, name: str, other: str, d: int) -> Line:
 
 def together(role: stub_workers.Role, count: int, budget: float, model: Any) -> dict[str, list[float]]:
     """Start so many ranks that play the role with this model; return what the first one has measured."""
-    store = TCPStore(stub_workers.HOST, 0, None, True, stub_workers.PATIENCE, wait_for_workers=False)
+    store = stub_workers.store()
     with stub_workers.started(role, count, count, store.port, budget, model) as pipes:
         try:
             seconds: dict[str, list[float]] = json.loads(pipes[0].recv_bytes())
@@ -90,7 +89,7 @@ class FreeBackward(nn.Module):
 
 def rank(number: int, pipe: Connection, ranks: int, port: int, budget: float, shapes: list[tuple[int, ...]]) -> None:
     """Run one rank, with one thread, as torchrun does; the first rank sends the measurements."""
-    store = TCPStore(stub_workers.HOST, port, None, False, stub_workers.PATIENCE)
+    store = stub_workers.store(port)
     dist.init_process_group("gloo", store=store, rank=number, world_size=ranks, timeout=stub_workers.PATIENCE)
     seconds = in_turn(_things(shapes, number), budget)
     if number == 0:

@@ -1,24 +1,31 @@
-"""Compare the parameter server's round with its lower bound: the bare transfer of the same bytes, and the rule."""
+"""Compare the parameter server's round with its lower bound: the bare transfer of the same bytes, and the rule.
+
+Once over TLS and once over plain TCP, side by side, so that the cost of TLS is measured, too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import queue
 import tempfile
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks import stub_workers
+from benchmarks import stub_workers, transports
 from benchmarks.results import Line, ratio_line
 from benchmarks.stub_workers import PATIENCE
-from benchmarks.timing import OnStart, Passes, Timed
+from benchmarks.timing import OnStart, Passes, Timed, in_turn
+from benchmarks.transport_servers import Memory
+from benchmarks.transport_workers import Kind
 from gyroscope import rules
 from gyroscope._core.clock import Stopwatch
 from gyroscope._core.errors import LinkError
-from gyroscope.distributed.protocol import TCPStore
+from gyroscope.distributed import certificates
+from gyroscope.distributed.server.link_events import Answered, LinkEvent
 from gyroscope.distributed.server.parameter_server import Server, ServerOptions
 from gyroscope.runs.callbacks import Callback, Row
 from gyroscope.runs.config import Config
@@ -26,50 +33,87 @@ from gyroscope.simulation.tasks import Task
 
 WORKERS = 4
 RULE, TOLERATED = "median", 1
-LIMIT = 1.5
+LIMIT, TLS_LIMIT = 1.5, 1.3
+"""How many times as long as its lower bound a round may take, and as a round without TLS."""
 TOGETHER = 10
 """Rounds, transfers and applications of the rule in a pass, back to back as in a run: the server takes rows in while
 others are on their way, and a transfer that waits for the operating system's scheduler (with more processes than cores
 every third does) is averaged with those that do not."""
-_WARM_UP = 5
+_WARM_UP = 4
 _LEAST, _MOST = 10, 2000
-_OPTIONS = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds())
 
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
+TLS, PLAIN = " with TLS", " without TLS"
 
 
 def measure(
-    d: int, budget: float, on_start: OnStart | None = None, measure_every: int = 1, together: int = TOGETHER
+    d: int, budget: float, on_start: OnStart | None = None, together: int = TOGETHER
 ) -> tuple[list[Line], Stopwatch]:
-    """Measure a real server with real worker processes, whose gradients are ready before the server asks for them.
+    """Measure real servers with real worker processes, whose gradients are ready before the server asks for them.
 
     So the time of a round is the server's own, and that of the bytes. Everything that a run does in a round counts:
     metrics, the tables of the run directory, the search for NaN. The server has one thread, as in `gyroscope launch`:
-    with more, nine processes on a few cores wait for each other's threads.
+    with more, the processes on a few cores wait for each other's threads.
+
+    Returns:
+        The comparisons, and where the time of the server with TLS went.
     """
     if on_start is not None:
-        on_start(f"{WORKERS} workers, d = {d:,}, measures every {measure_every}")
-    clock, threads = Stopwatch(), torch.get_num_threads()
-    with _bare_transfer(d) as bare, tempfile.TemporaryDirectory() as folder:
-        beside = _Beside(bare, d, budget, clock, together)
-        _serve(d, Path(folder) / "run", beside, clock, measure_every)
-    torch.set_num_threads(threads)
-    passes = Passes(beside.seconds)
-    needed = Passes({**passes.seconds, "both": [sum(pair) for pair in zip(*_parts(passes), strict=True)]})
-    times = (passes.middle(ROUND), passes.middle(BARE))
-    name = ROUND if measure_every == 1 else f"{ROUND}, measured every {measure_every}th"
-    if together == 1:
-        name += ", one at a time"
-    lines = [
-        ratio_line("distributed", f"{name} / {BARE}", passes.ratio(ROUND, BARE), n=WORKERS, d=d, times=times),
-        ratio_line("distributed", f"{name} / {BARE} + {THE_RULE}", needed.ratio(ROUND, "both"), n=WORKERS, d=d,
-             times=(times[0], needed.middle("both")), limit=LIMIT if measure_every == 1 else None),
-    ]  # fmt: skip
-    return lines, clock
+        on_start(f"{WORKERS} workers, d = {d:,}, {together} together")
+    rule, rows = rules.parse(RULE), torch.stack([stub_workers.row_of(number, d) for number in range(WORKERS)])
+    with contextlib.ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        servers = {how: stack.enter_context(_serving(d, how == TLS, together)) for how in (TLS, PLAIN)}
+        things: dict[str, Timed] = {ROUND + how: server.play for how, server in servers.items()}
+        for how in servers:
+            things[BARE + how] = _repeated(stack.enter_context(bare_transfer(d, how == TLS)), together)
+        things[THE_RULE] = _repeated(lambda: rule(rows, TOLERATED), together)
+        for _ in range(_WARM_UP):
+            for thing in things.values():
+                thing()
+        servers[TLS].clock.reset()
+        passes = in_turn(things, budget, _LEAST, max(_LEAST, _MOST // together))
+    return _lines(passes, d, together), servers[TLS].clock
 
 
-def _parts(passes: Passes) -> tuple[list[float], list[float]]:
-    return passes.seconds[BARE], passes.seconds[THE_RULE]
+def _lines(passes: Passes, d: int, together: int) -> list[Line]:
+    suffix = ", one at a time" if together == 1 else ""
+    lines = []
+    for how in (TLS, PLAIN):
+        parts = (passes.seconds[BARE + how], passes.seconds[THE_RULE])
+        needed = Passes({**passes.seconds, "needed": [sum(pair) for pair in zip(*parts, strict=True)]})
+        name = f"{ROUND}{how}{suffix} / {BARE}{how} + {THE_RULE}"
+        lines.append(_line(needed, name, (ROUND + how, "needed"), d, together, LIMIT))
+    name = f"{ROUND}{TLS}{suffix} /{PLAIN}"
+    return [*lines, _line(passes, name, (ROUND + TLS, ROUND + PLAIN), d, together, TLS_LIMIT)]
+
+
+def _line(passes: Passes, name: str, pair: tuple[str, str], d: int, together: int, limit: float) -> Line:
+    times = (passes.middle(pair[0]) / together, passes.middle(pair[1]) / together)
+    return ratio_line("distributed", name, passes.ratio(*pair), n=WORKERS, d=d, times=times, limit=limit)
+
+
+def _repeated(thing: Timed, times: int) -> Timed:
+    def repeat() -> None:
+        for _ in range(times):
+            thing()
+
+    return repeat
+
+
+@contextlib.contextmanager
+def bare_transfer(d: int, encrypted: bool) -> Iterator[Timed]:
+    """Yield a function that sends d values to each worker and receives d values from each.
+
+    It does so over the transport of the server's links, and does nothing else.
+    """
+    with transports.connected(Kind("sockets, asyncio", encrypted), Memory(WORKERS, d)) as (bare, _):
+        bare.checked_round()
+        yield bare.numbered_round
+
+
+# -- the server --------------------------------------------------------------------------------------------------------
 
 
 def task_of(d: int) -> Task:
@@ -80,87 +124,86 @@ def task_of(d: int) -> Task:
     )
 
 
-def _serve(d: int, out: Path, beside: _Beside, clock: Stopwatch, measure_every: int) -> None:
-    """Serve an ordinary run until enough was measured."""
-    task, never = task_of(d), 10**9
-    config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
-                    steps=never, evaluate_every=never, checkpoint_every=never, threads=1,
-                    measure_every=measure_every)  # fmt: skip
-    with (
-        Server(_OPTIONS, [beside], beside.enough) as server,
-        stub_workers.started(stub_workers.work, WORKERS, server.port),
-    ):
-        beside.settled = lambda: _rows_have_come(server)
-        result = server.train(config, out, task=task, clock=clock)
-        server.end()
-    if not beside.enough():
-        raise LinkError(f"the server that was to be measured stopped after {result.step} rounds: {result.reason}")
-
-
-def _rows_have_come(server: Server) -> None:
-    """Wait for the next rows, which the server requests while it still measures a round: they belong to that round."""
-    assert server._workers
-    for each in server._workers.handles:
-        if each.pipe and each.asked == server._workers._asked:
-            each.pipe.poll(PATIENCE.total_seconds())
-
-
 @contextlib.contextmanager
-def _bare_transfer(d: int) -> Iterator[_Bare]:
-    store = TCPStore(stub_workers.HOST, 0, None, True, PATIENCE, wait_for_workers=False)
-    with stub_workers.started(stub_workers.echo, WORKERS, store.port, d):
-        yield _Bare(store, d)
+def _serving(d: int, encrypted: bool, together: int) -> Iterator[_PacedRun]:
+    """Yield an ordinary run with a server, which waits."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys" if encrypted else None
+        if keys:
+            certificates.create_authority(keys)
+            for number in range(WORKERS):
+                certificates.add_worker(keys, f"worker-{number}")
+        paced = _PacedRun(together)
+        options = ServerOptions(port=0, deadline=60.0, grace=PATIENCE.total_seconds(), keys=keys)
+        with (
+            Server(options, [paced], lambda: paced.over) as server,
+            stub_workers.started(stub_workers.work, WORKERS, server.port, keys),
+        ):
+            thread = threading.Thread(target=paced.train, args=(server, d, Path(folder) / "run"))
+            thread.start()
+            try:
+                paced.wait()
+                yield paced
+            finally:
+                paced.orders.put(False)
+                thread.join()
+                server.end()
 
 
-class _Bare:
-    """Send d values to each worker and receive d values back, over gloo."""
+class _PacedRun(Callback):
+    """A run, in a thread of its own, that plays some rounds together and then waits until it is told to play more."""
 
-    def __init__(self, store: TCPStore, d: int) -> None:
-        self.groups = [stub_workers.pair(store, number, 0) for number in range(WORKERS)]
-        self.parameters, self.rows = torch.zeros(d), torch.empty(WORKERS, d)
+    server: Server
 
-    def __call__(self) -> None:
-        works = [group.send([self.parameters], 1, 0) for group in self.groups]
-        works += [group.recv([row], 1, 0) for group, row in zip(self.groups, self.rows, strict=True)]
-        for work in works:
-            work.wait(PATIENCE)
+    def __init__(self, together: int) -> None:
+        self.together, self.rounds, self.over = together, 0, False
+        self.clock = Stopwatch()
+        self.orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Whether to play more."""
+        self.reports: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """Whether the run goes on, each time that it waits or ends."""
 
+    def play(self) -> None:
+        """Let the server play its rounds, and wait for them."""
+        self.orders.put(True)
+        self.wait()
 
-class _Beside(Callback):
-    """A callback that times the bare transfer and the rule in turn with the rounds, some `together`."""
+    def wait(self) -> None:
+        if not self.reports.get():
+            raise LinkError(f"the server that was to be measured stopped after {self.rounds} rounds")
 
-    def __init__(self, bare: _Bare, d: int, budget: float, clock: Stopwatch, together: int) -> None:
-        self.bare, self.clock, self.together = bare, clock, together
-        self.rule = rules.parse(RULE)
-        self.rows = torch.stack([stub_workers.row_of(number, d) for number in range(WORKERS)])
-        self.seconds: dict[str, list[float]] = {ROUND: [], BARE: [], THE_RULE: []}
-        self.rounds, self.passes, self.budget = 0, 0, budget
-        self.settled: Timed = lambda: None
-        self.begun = self.end_of_pass = time.perf_counter()
+    # -- what follows runs in the run's thread ------------------------------------------------------------------------
+
+    def train(self, server: Server, d: int, out: Path) -> None:
+        """Serve until there are no more orders."""
+        self.server, never = server, 10**9
+        config = Config(workers=WORKERS, declared_byzantine=TOLERATED, rule=RULE, momentum="workers", lr=1e-6, batch=1,
+                        steps=never, evaluate_every=never, checkpoint_every=never, threads=1)  # fmt: skip
+        try:
+            server.train(config, out, task=task_of(d), clock=self.clock)
+        finally:
+            self.reports.put(False)
 
     def step(self, row: Row) -> None:
         self.rounds += 1
         if self.rounds % self.together:
             return
-        self.settled()
-        times = {ROUND: (time.perf_counter() - self.end_of_pass) / self.together, BARE: self._seconds(self.bare)}
-        times[THE_RULE] = self._seconds(lambda: self.rule(self.rows, TOLERATED))
-        self.passes += 1
-        if self.passes > _WARM_UP:
-            for name, value in times.items():
-                self.seconds[name].append(value)
-        elif self.passes == _WARM_UP:
-            self.begun = time.perf_counter()
-            self.clock.reset()
+        self._wait_for_rows()
+        self.reports.put(True)
+        self.over = not self.orders.get()
         self.clock.start()
-        self.end_of_pass = time.perf_counter()
 
-    def _seconds(self, thing: Timed) -> float:
-        begin = time.perf_counter()
-        for _ in range(self.together):
-            thing()
-        return (time.perf_counter() - begin) / self.together
+    def _wait_for_rows(self) -> None:
+        """Wait for the next rows, which the server requests while it still measures a round: they belong to it.
 
-    def enough(self) -> bool:
-        done = len(self.seconds[ROUND])
-        return done * self.together >= _MOST or (done >= _LEAST and time.perf_counter() - self.begun > self.budget)
+        The run takes them off the links' queue later, so they go back there.
+        """
+        links = self.server.links
+        found: list[LinkEvent] = []
+        while sum(isinstance(event, Answered) for event in found) < WORKERS:
+            events = links.events(PATIENCE.total_seconds())
+            if not events or not all(isinstance(event, Answered) for event in events):
+                raise LinkError(f"instead of the workers' rows this has come: {events}")
+            found += events
+        for event in found:
+            links._events.put(event)

@@ -9,14 +9,20 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from multiprocessing.connection import Connection
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from gyroscope.distributed.protocol import ANSWER, Message, Offer, PrefixStore, TCPStore
+from gyroscope.distributed.collectives import PrefixStore, ProcessGroupGloo
+from gyroscope.distributed.protocol import Offer
 from gyroscope.distributed.worker import RowComputer, Worker
+
+if TYPE_CHECKING:  # torch exports it, but does not tell the type checker so
+    from torch._C._distributed_c10d import TCPStore
+else:
+    from torch.distributed import TCPStore
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(minutes=5)
@@ -33,7 +39,7 @@ def started(role: Role, count: int, *arguments: Any) -> Iterator[list[Connection
     """
     context = multiprocessing.get_context("forkserver")
     # Imported once, in the process from which the others are forked.
-    context.set_forkserver_preload(["benchmarks.ranks", "gyroscope.distributed.server.link_process"])
+    context.set_forkserver_preload(["benchmarks.ranks"])
     ours, processes = [], []
     for number in range(count):
         mine, its = context.Pipe()
@@ -51,6 +57,11 @@ def started(role: Role, count: int, *arguments: Any) -> Iterator[list[Connection
             process.join()
 
 
+def store(port: int = 0) -> TCPStore:
+    """Return a new store, by which processes find each other, or the one that another process has at this port."""
+    return TCPStore(HOST, port, None, port == 0, PATIENCE, wait_for_workers=False)
+
+
 def _run_role(role: Role, number: int, pipe: Connection, arguments: tuple[Any, ...]) -> None:
     threading.Thread(target=_exit_when_closed, args=(pipe,), daemon=True).start()
     torch.set_num_threads(1)
@@ -66,28 +77,19 @@ def _exit_when_closed(pipe: Connection) -> None:
 # -- roles that answer with d values at once ---------------------------------------------------------------------------
 
 
-def work(number: int, pipe: Connection, port: int) -> None:
-    """Run a real worker whose gradient is ready before the server asks for it."""
-    _StubWorker(HOST, port, number, patience=PATIENCE.total_seconds()).work()
-
-
-def echo(number: int, pipe: Connection, port: int, d: int) -> None:
-    """Answer d values with d values over gloo, and do nothing else."""
-    group = pair(TCPStore(HOST, port, None, False, PATIENCE), number, 1)
-    row, parameters = row_of(number, d), torch.empty(d)
-    always = timedelta(days=1)
-    while True:
-        group.recv([parameters], 0, 0).wait(always)
-        group.send([row], 0, 0).wait(always)
+def work(number: int, pipe: Connection, port: int, keys: Path | None) -> None:
+    """Run a real worker whose gradient is ready before the server asks for it; without keys, without TLS."""
+    certificate = keys / f"worker-{number}.crt" if keys else None
+    _StubWorker(HOST, port, number, certificate=certificate, patience=PATIENCE.total_seconds()).work()
 
 
 def pair(store: TCPStore, number: int, rank: int) -> Any:
     """Return a gloo group of two: the process that measures (rank 0) and stub `number` (rank 1)."""
-    group: Any = getattr(dist, "ProcessGroupGloo")  # noqa: B009  torch does not declare it
-    options = group._Options()
-    options._devices = [group.create_device(hostname=HOST)]
+    gloo: Any = ProcessGroupGloo
+    options = gloo._Options()
+    options._devices = [gloo.create_device(hostname=HOST)]
     options._timeout = PATIENCE
-    return group(PrefixStore(f"bare.{number}", store), rank, 2, options)
+    return gloo(PrefixStore(f"bare.{number}", store), rank, 2, options)
 
 
 def row_of(number: int, d: int) -> Tensor:
@@ -102,15 +104,15 @@ class _StubComputer(RowComputer):
         self.offer, self.number, self.d = offer, number, offer.dimension
         self.dtype = torch.float32
         self.row = row_of(number, self.d)
-        self.filled: Message | None = None
+        self.filled: Tensor | None = None
 
     def load_momentum(self, momentum: Tensor | None) -> None: ...
 
-    def answer(self, step: int, parameters: Tensor, answer: Message) -> None:
-        if answer is not self.filled:
-            answer.values.copy_(self.row)
-            self.filled = answer
-        answer.seal(ANSWER, step, self.number, 0.0)
+    def answer(self, step: int, parameters: Tensor, values: Tensor) -> float:
+        if values is not self.filled:
+            values.copy_(self.row)
+            self.filled = values
+        return 0.0
 
 
 class _StubWorker(Worker):

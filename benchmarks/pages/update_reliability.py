@@ -21,7 +21,8 @@ from benchmarks.pages import DOCS, markers
 
 sys.path.append(str(DOCS.parent / "tests" / "distributed"))
 
-from clusters import DEADLINE, Cluster  # type: ignore[import-not-found]
+import hostile_peers  # type: ignore[import-not-found]
+from clusters import DEADLINE, Cluster, wait_for  # type: ignore[import-not-found]
 from disks import fill, small_disk  # type: ignore[import-not-found]
 
 import gyroscope as gy
@@ -35,14 +36,17 @@ OPTIONS = ("--workers", WORKERS, "--declared-byzantine", 1, "--rule", "median", 
 
 MESSAGES = {
     "nan": "sends NaN",
-    "short": "sends a part of its row",
+    "foreign": "answers in the name of another session",
     "half": "sends its row in half precision",
-    "long": "sends twice as many bytes (gloo ends the receiving process)",
-    "impostor": "signs as another worker",
+    "long": "sends twice as many bytes",
+    "huge": "announces 2^60 bytes",
     "replay": "answers with an old round's number",
+    "future": "answers the next round, and then this one",
     "twice": "answers every round twice",
     "slow": "takes longer than the deadline",
+    "short": "sends a part of its row, and no more",
 }
+EVENTS = ("refused", "rejected", "not finite", "late", "lost")
 
 
 def nothing(cluster: Cluster) -> None:
@@ -80,13 +84,6 @@ def stopped_and_continued(cluster: Cluster) -> None:
     cluster.open(LATER)
 
 
-def second_claim(cluster: Cluster) -> None:
-    cluster.at_gate(BEGIN)
-    assert cluster.worker(FAULTY).end().code == 2
-    cluster.open(BEGIN)
-    cluster.open(LATER)
-
-
 def two_killed(cluster: Cluster) -> None:
     cluster.at_gate(BEGIN)
     for number in (0, FAULTY):
@@ -117,15 +114,91 @@ def disk_full(cluster: Cluster) -> None:
     cluster.open(LATER)
 
 
+# -- strangers, and somebody who has a worker's certificate. All workers are held meanwhile. ---------------------------
+
+
+def random_bytes(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    hostile_peers.send_random_bytes(cluster.port)
+    open_both(cluster)
+
+
+def held_connections(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    held = [hostile_peers.plain(cluster.port) for _ in range(200)]
+    assert all(hostile_peers.ended(peer) for peer in held)
+    for peer in held:
+        peer.close()
+    open_both(cluster)
+
+
+def other_authority(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    certificate = hostile_peers.certificate_of_another_authority(cluster.folder / "other")
+    assert hostile_peers.answer_to(cluster.port, cluster.keys, certificate) == b""
+    open_both(cluster)
+
+
+def expired(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    certificate = hostile_peers.expired_certificate(cluster.keys)
+    assert hostile_peers.answer_to(cluster.port, cluster.keys, certificate) == b""
+    open_both(cluster)
+
+
+def used_twice(cluster: Cluster) -> None:
+    cluster.at_gate(BEGIN)
+    assert cluster.worker(FAULTY).end().code == 2
+    open_both(cluster)
+
+
+def flood_of_joins(cluster: Cluster) -> None:
+    hostile_peers.flood_of_joins(cluster.port, stolen_certificate(cluster))
+    open_both(cluster)
+
+
+def never_reads(cluster: Cluster) -> None:
+    with hostile_peers.Peer(cluster.port, stolen_certificate(cluster)) as peer:
+        peer.join()
+        cluster.until_event("joined", FAULTY, times=2)
+        open_both(cluster)
+        wait_for(lambda: not cluster.server.running)
+
+
+def stolen_certificate(cluster: Cluster) -> Path:
+    """Kill a worker, and return its certificate, which nobody uses any more."""
+    cluster.at_gate(BEGIN)
+    cluster.workers[FAULTY].kill()
+    cluster.until_event("lost", FAULTY)
+    return Path(cluster.keys / f"worker-{FAULTY}.crt")
+
+
+def open_both(cluster: Cluster) -> None:
+    cluster.open(BEGIN)
+    cluster.open(LATER)
+
+
 PROCESSES: dict[str, Callable[[Cluster], None]] = {
     "a worker is killed (SIGKILL)": killed,
     "a worker is killed and restarted later": killed_and_restarted,
     "a worker hangs (SIGSTOP) and goes on later (SIGCONT)": stopped_and_continued,
-    "a second process claims a worker's number (all workers are held until it is refused)": second_claim,
     "two workers are killed, one too many: the run stops with code 3; it is resumed, and both restarted": two_killed,
     "the server is killed (SIGKILL) and resumed": server_killed,
     "the server's disk is full at a checkpoint: the run stops with code 2; room is made, and it is resumed": disk_full,
 }
+
+HOSTILE_PEERS: dict[str, Callable[[Cluster], None]] = {
+    "a stranger sends random bytes, over 5 connections": random_bytes,
+    "a stranger holds 200 connections and says nothing": held_connections,
+    "a stranger has a certificate of another authority": other_authority,
+    "somebody has a certificate that has expired": expired,
+    "a second process has the certificate of a worker that is there, and tries for 12 s": used_twice,
+    "a worker is killed; whoever has its certificate begins to join and leaves, over and over": flood_of_joins,
+    "a worker is killed; whoever has its certificate joins, and never reads": never_reads,
+}
+
+PATIENT = (two_killed, server_killed, disk_full, random_bytes, held_connections, other_authority, expired, used_twice)
+"""Where all five workers answer: none of them may be late because a gate has held them."""
 
 
 def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str:
@@ -135,17 +208,14 @@ def run(fault: str, script: Callable[[Cluster], None], fault_free: float) -> str
         with Cluster(Path(folder), *OPTIONS, gates=(BEGIN, LATER), out=disk / "run") as cluster:
             if fault in MESSAGES:
                 cluster.faults = {FAULTY: dict.fromkeys(range(BEGIN, STEPS), fault)}
-            # The gates hold all workers. Where nothing else is slow, no worker may be late because of them.
-            patient = script in (two_killed, server_killed, disk_full)
-            cluster.serve("--grace", 10 if script is two_killed else 60, deadline=30 if patient else DEADLINE)
+            deadline = 30 if script in PATIENT else DEADLINE
+            cluster.serve("--grace", 10 if script is two_killed else 60, deadline=deadline)
             cluster.join()
             script(cluster)
             code = cluster.end().code
             counts = collections.Counter(row["event"] for row in cluster.events())
         status = json.loads((cluster.out / "status.json").read_text())
-    noted = ", ".join(
-        f"{counts[event]} {event}" for event in ("rejected", "not finite", "late", "lost") if counts[event]
-    )
+    noted = ", ".join(f"{counts[event]} {event}" for event in EVENTS if counts[event])
     rejoined = counts["joined"] - WORKERS
     noted += f"{', ' if noted else ''}{rejoined} rejoined" if rejoined > 0 else ""
     what = f"a worker {MESSAGES[fault]}" if fault in MESSAGES else fault
@@ -160,7 +230,7 @@ def main() -> None:
         "| fault | noted in events.csv | finished? | final accuracy | against fault-free (points) |",
         "|---|---|---|---:|---:|",
     ]
-    cases = {"none": nothing, **dict.fromkeys(MESSAGES, nothing), **PROCESSES}
+    cases = {"none": nothing, **dict.fromkeys(MESSAGES, nothing), **PROCESSES, **HOSTILE_PEERS}
     for fault, script in cases.items():
         lines.append(run(fault, script, fault_free))
         print(lines[-1], flush=True)

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import ddp_steps, ranks, rules, server_round
-from benchmarks.stub_workers import row_of
+from benchmarks import ddp_steps, ranks, rules, server_round, transports
+from benchmarks.timing import Passes
+from benchmarks.transport_servers import Memory
+from benchmarks.transport_workers import Kind, rows_of
 from gyroscope import cli
-from gyroscope._core.clock import Stopwatch
 
 
 def test_shapes_are_those_of_the_papers_models() -> None:
@@ -28,31 +29,44 @@ def test_a_task_has_as_many_parameters_as_asked_for() -> None:
         assert sum(parameter.numel() for parameter in model().parameters()) == d
 
 
-def test_the_bare_transfer_brings_everyones_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_round, "WORKERS", 2)
-    with server_round._bare_transfer(10) as bare:
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_the_bare_transfer_brings_everyones_row(encrypted: bool) -> None:
+    memory = Memory(2, 10)
+    with transports.connected(Kind("sockets, asyncio", encrypted), memory) as (bare, processes):
+        assert len(processes) == 2
         for _ in range(2):
-            bare.rows.zero_()
-            bare()
-            assert torch.equal(bare.rows, torch.stack([row_of(0, 10), row_of(1, 10)]))
+            memory.rows.zero_()
+            bare.numbered_round()
+            assert torch.equal(memory.rows, rows_of(2, 10))
 
 
-def test_a_pass_is_the_mean_of_what_was_done_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_server_plays_rounds_together_and_waits_with_the_next_rows(
+    encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_round, "WORKERS", 3)
+    with server_round._serving(40, encrypted, together=3) as run:
+        assert (run.server.links.context is not None) is encrypted
+        for rounds in (3, 6, 9):
+            assert run.rounds == rounds and run.server.links._events.qsize() == 3
+            run.play()
+    assert run.rounds == 12 and run.clock.rounds == 12
 
-    def takes(seconds: float) -> None:
-        nonlocal now
-        now += seconds
 
-    monkeypatch.setattr(server_round, "_WARM_UP", 1)
-    monkeypatch.setattr(server_round.time, "perf_counter", lambda: now)
-    beside = server_round._Beside(lambda: takes(1.0), 4, 0.0, Stopwatch(), 3)  # type: ignore[arg-type]
-    beside.settled = lambda: takes(0.75)
-    beside.rule = lambda rows, f: takes(0.125)  # type: ignore[assignment]
-    for _ in range(6):
-        takes(0.5)
-        beside.step({})
-    assert beside.seconds == {server_round.ROUND: [0.75], server_round.BARE: [1.0], server_round.THE_RULE: [0.125]}
+def test_the_lines_are_ratios_of_a_round() -> None:
+    """Ten rounds of 6 ms with TLS and of 5 without; a transfer takes 3 ms and 2, the rule 1."""
+    seconds = {
+        server_round.ROUND + server_round.TLS: 0.06,
+        server_round.ROUND + server_round.PLAIN: 0.05,
+        server_round.BARE + server_round.TLS: 0.03,
+        server_round.BARE + server_round.PLAIN: 0.02,
+        server_round.THE_RULE: 0.01,
+    }
+    passes = Passes({name: [value] * 3 for name, value in seconds.items()})
+    lines = server_round._lines(passes, 40, 10)
+    assert [round(line.value, 6) for line in lines] == [1.5, 1.666667, 1.2]
+    assert [line.limit for line in lines] == [1.5, 1.5, 1.3]
+    assert [(round(line.ours_ms or 0, 6), round(line.other_ms or 0, 6)) for line in lines] == [(6, 4), (5, 3), (6, 5)]
 
 
 @pytest.mark.slow
@@ -75,13 +89,13 @@ def test_the_command_measures_server_and_optimizer(
     for module, name, value in ((server_round, "WORKERS", 3), (server_round, "_LEAST", 3), (ranks, "RANKS", 3)):
         monkeypatch.setattr(module, name, value)
     assert cli.main(["bench", "distributed", "--seconds", "0.1", "--out", str(tmp_path)]) == 0
-    assert "the server's round / the bare transfer at (3, 40)" in capsys.readouterr().out
+    assert "the server's round with TLS / without TLS at (3, 40)" in capsys.readouterr().out
     with (tmp_path / "bench.csv").open() as file:
         table = {row["what"]: row for row in csv.DictReader(file)}
-    promised = table["the server's round / the bare transfer + the rule (median)"]
-    assert float(promised["limit"]) == 1.5 and float(promised["ours_ms"]) > 0
-    one_by_one = table["the server's round, one at a time / the bare transfer + the rule (median)"]
-    assert float(one_by_one["limit"]) == 1.5 and float(one_by_one["ours_ms"]) > 0
+    for how in ("with TLS", "without TLS"):
+        for pace in ("", ", one at a time"):
+            promised = table[f"the server's round {how}{pace} / the bare transfer {how} + the rule (median)"]
+            assert float(promised["limit"]) == 1.5 and float(promised["ours_ms"]) > 0
     for rule, _ in ranks.RULES:
         assert float(table[f"RobustSGD, {rule} / DistributedDataParallel + SGD"]["value"]) > 0
     assert "parameter server, 3 workers, d = 40" in (tmp_path / "profile.txt").read_text()

@@ -17,8 +17,11 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 import launching
+import torch
 from launching import PATIENCE, Finished, Started, start
 
+from gyroscope.distributed import certificates
+from gyroscope.distributed.protocol import ANSWER, HEAD_SIZE, Head
 from gyroscope.distributed.worker import Worker
 
 # Every process here needs these. If the forkserver runs already, the processes only start more slowly.
@@ -72,8 +75,7 @@ class FaultyWorker(Worker):
         super().reply(connection, answer, step)
 
     def _replay(self, connection: Any, answer: Any, step: int) -> None:
-        answer.seal(4, step - 2, self.number, 0.0)
-        super().reply(connection, answer, step)
+        self._again(connection, answer, step - 2)
 
     def _twice(self, connection: Any, answer: Any, step: int) -> None:
         super().reply(connection, answer, step)
@@ -81,31 +83,35 @@ class FaultyWorker(Worker):
 
     def _no_step(self, connection: Any, answer: Any, step: int) -> None:
         super().reply(connection, answer, step)
-        answer.seal(4, -1, self.number, 0.0)
+        self._again(connection, answer, -1)
+
+    def _future(self, connection: Any, answer: Any, step: int) -> None:
+        self._again(connection, answer, step + 1)
+        self._again(connection, answer, step)
+
+    def _foreign(self, connection: Any, answer: Any, step: int) -> None:
+        answer.seal(ANSWER, step, 12345, 0.0)
         super().reply(connection, answer, step)
 
-    def _impostor(self, connection: Any, answer: Any, step: int) -> None:
-        answer.seal(4, step, self.number - 1, 0.0)
+    def _again(self, connection: Any, answer: Any, step: int) -> None:
+        """Send the answer as one to another step."""
+        session = Head.parse(answer.bytes[:HEAD_SIZE]).session
+        answer.seal(ANSWER, step, session, 0.0)
         super().reply(connection, answer, step)
 
     def _short(self, connection: Any, answer: Any, step: int) -> None:
-        self._raw(connection, answer.buffer[:1000].clone())
+        connection.send(answer.bytes[:1000], 20)
 
     def _half(self, connection: Any, answer: Any, step: int) -> None:
-        import torch
-
-        head, tail = answer.buffer[:48], answer.buffer[-16:]
-        self._raw(connection, torch.cat([head, answer.values.half().view(torch.uint8), tail]))
+        session = Head.parse(answer.bytes[:HEAD_SIZE]).session
+        content = bytes(answer.values.half().view(torch.uint8).numpy())
+        connection.send(Head(ANSWER, step, session, len(content)).pack() + content, 20)
 
     def _long(self, connection: Any, answer: Any, step: int) -> None:
-        import torch
+        connection.send(bytes(answer.bytes) + bytes(answer.bytes[HEAD_SIZE:]), 20)
 
-        self._raw(connection, torch.cat([answer.buffer, answer.buffer]))
-
-    def _raw(self, connection: Any, content: Any) -> None:
-        from datetime import timedelta
-
-        connection._group.send([content], 0, 0).wait(timedelta(seconds=20))
+    def _huge(self, connection: Any, answer: Any, step: int) -> None:
+        connection.send(Head(ANSWER, step, 0, 2**60).pack(), 20)
 
 
 def run_worker(
@@ -113,8 +119,14 @@ def run_worker(
 ) -> int:
     from gyroscope._core.errors import LinkError
 
-    host, _, port = address.rpartition(":")
-    worker = FaultyWorker(host, int(port), number, patience=60, report=lambda text: print(text, flush=True))
+    host, _, port = address.rpartition("/")[2].rpartition(":")
+    worker = FaultyWorker(
+        host,
+        int(port),
+        certificate=Path(folder) / "keys" / f"worker-{number}.crt",
+        patience=60,
+        report=lambda text: print(text, flush=True),
+    )
     worker.folder, worker.gates, worker.faults, worker.poisoned = Path(folder), gates, dict(faults), poisoned
     try:
         worker.work()
@@ -137,6 +149,10 @@ class Cluster:
         self.address = "127.0.0.1:0"
         self.faults: dict[int, Faults] = {}
         self.poisoned: int | None = None
+        self.keys = folder / "keys"
+        certificates.create_authority(self.keys)
+        for number in range(workers):
+            certificates.add_worker(self.keys, f"worker-{number}")
 
     def __enter__(self) -> Cluster:
         return self
@@ -149,13 +165,18 @@ class Cluster:
     def serve(self, *options: object, resume: bool = False, deadline: float = DEADLINE) -> None:
         """Start the server, or restart it on the same port."""
         what = ["--resume", self.out] if resume else ["--out", self.out, *self.options]
-        self.server = start("serve", *what, *options, "--deadline", deadline, "--port", self.address.rpartition(":")[2])
+        where = ("--port", self.port, "--keys", self.keys)
+        self.server = start("serve", *what, *options, "--deadline", deadline, *where)
         said = self.server.files / "err"
         pattern = re.compile(r"gyroscope work (\S+) ")
         assert self.server.until(lambda: said.exists() and bool(pattern.search(said.read_text()))), self.server.end()
         found = pattern.search(said.read_text())
         assert found
         self.address = found[1]
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
 
     def join(self, *numbers: int) -> None:
         for number in numbers or range(self.count):

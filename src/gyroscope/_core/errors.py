@@ -59,6 +59,10 @@ class LinkError(GyroscopeError):
     """A server that cannot be reached or does not speak this language, or a worker's number that is taken."""
 
 
+class CertificateError(GyroscopeError):
+    """A key, a certificate or a list of revoked ones that is missing, exists already, or cannot be used."""
+
+
 class ExchangeError(GyroscopeError, RuntimeError):
     """Ranks that cannot exchange their rows, because one of them has ended or hangs."""
 

@@ -11,7 +11,22 @@ from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
 from gyroscope._core.optional import require_lab
 from gyroscope._core.registry import installed
-from gyroscope.cli import bench, demo, flower, list_names, redteam, report, reproduce, serve, shards, sweep, train, work
+from gyroscope.cli import (
+    bench,
+    demo,
+    flower,
+    keys,
+    list_names,
+    operate,
+    redteam,
+    report,
+    reproduce,
+    serve,
+    shards,
+    sweep,
+    train,
+    work,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,7 +62,22 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for command in (demo, train, list_names, redteam, shards, reproduce, sweep, report, serve, work, flower, bench):
+    for command in (
+        demo,
+        train,
+        list_names,
+        redteam,
+        shards,
+        reproduce,
+        sweep,
+        report,
+        serve,
+        work,
+        keys,
+        operate,
+        flower,
+        bench,
+    ):
         command.add(commands)
     for _, point in sorted(installed("command").items()):  # those of research, and of other packages
         try:

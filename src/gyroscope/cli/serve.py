@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gyroscope.runs import command_options
 
 _TRUST = """\
-trust: neither links nor store are authenticated or encrypted. Whoever reaches the port reads and writes the run. Use a
-private network or a VPN, never the open internet. Workers may send anything; the machines between are trusted.
+trust: with --keys a worker is who its certificate says, and TLS 1.3 encrypts what is sent. Without, the server listens
+on this machine's loopback address only. Workers may send anything: the rule bounds what f of them do.
 """
 
 _SERVE_EXAMPLES = f"""\
@@ -24,9 +27,11 @@ examples:
     gyroscope serve --workers 5 --rule krum --declared-byzantine 1 --out runs/a
     gyroscope work 127.0.0.1:29517 --number 0        # and 1, 2, 3, 4
 
-  workers on other machines of a private network:
-    gyroscope serve --host 10.0.0.5 --workers 5 --rule krum --declared-byzantine 1 --out runs/a
-    gyroscope work 10.0.0.5:29517 --number 0
+  workers on other machines, each with a certificate of its own (gyroscope keys --help):
+    gyroscope keys init --host server.example
+    gyroscope keys add worker-0                      # and 1, 2, 3, 4
+    gyroscope serve --host 0.0.0.0 --keys keys --workers 5 --rule krum --declared-byzantine 1 --out runs/a
+    gyroscope work https://server.example:29517 --cert worker-0.crt
 
   after a crash or a kill (workers wait for the server, and continue by themselves):
     gyroscope serve --resume runs/a
@@ -39,10 +44,13 @@ _LAUNCH_EXAMPLES = f"""\
 example:
     gyroscope launch --workers 8 --rule krum --attack little --byzantine 2 --out runs/a
 
-starts a server and 6 workers; the server simulates the 2 Byzantine ones, as `gyroscope train` does. The numbers are the
-same.
+starts a server and 6 workers, with certificates that are thrown away in the end; the server simulates the 2 Byzantine
+ones, as `gyroscope train` does. The numbers are the same.
 
 {_TRUST}"""
+
+
+_OF_THE_OPERATOR = ("trust_network", "status_port", "quarantine")
 
 
 def add(commands: Any) -> None:
@@ -82,6 +90,17 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         ("--grace", float, 60.0, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
     ):
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    if name == "serve":
+        group.add_argument("--keys", metavar="DIR", default=None,
+                           help="folder with the server's keys (gyroscope keys init); workers need theirs")  # fmt: skip
+        group.add_argument("--status-port", type=int, metavar="P", default=None,
+                           help="answer /metrics, /healthz and /status.json here, on loopback")  # fmt: skip
+        group.add_argument("--quarantine", type=int, metavar="K", default=0,
+                           help="leave a worker out for a while after K rounds without use for its row")  # fmt: skip
+        group.add_argument("--log-events", action="store_true", default=False,
+                           help="print each event as a line of JSON, too")  # fmt: skip
+        group.add_argument("--trust-network", action="store_true", default=False,
+                           help="let other machines connect without TLS: they can read and change the run")  # fmt: skip
     command_options.add_configuration(command)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
     command.set_defaults(run=_run, launch=name == "launch", reword=command_options.in_options)
@@ -92,7 +111,7 @@ def _run(options: argparse.Namespace) -> int:
     from gyroscope.runs.run_dir import RunDirectory
 
     launch, resuming = options.launch, command_options.resuming(options)
-    server_options = ServerOptions(options.host, options.port, options.deadline, options.grace)
+    throw_away = tempfile.TemporaryDirectory(prefix="gyroscope-keys-") if launch else contextlib.nullcontext()
     if resuming:
         config = RunDirectory.read_config(options.resume).resolve()
     else:
@@ -100,15 +119,26 @@ def _run(options: argparse.Namespace) -> int:
         config = config.resolve()
         if launch and config.threads is None:
             config = dataclasses.replace(config, threads=_threads_each(config))
-    with command_options.interruption() as stop, Server(server_options, command_options.shown(options), stop) as server:
-        count = config.workers - config.byzantine
-        if not launch and not hasattr(options, "quiet"):
-            join = f"gyroscope work {server.host}:{server.port} --number K"
-            print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)
-        with _workers(server.host, server.port, count, config) if launch else contextlib.nullcontext():
-            result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)
-            server.end()
+    count = config.workers - config.byzantine
+    with command_options.interruption() as stop, throw_away as folder:
+        keys = _make_keys(Path(folder), options.host, count) if folder else options.keys
+        given = {} if launch else {name: getattr(options, name) for name in _OF_THE_OPERATOR}
+        where = ServerOptions(options.host, options.port, options.deadline, options.grace, keys, **given)
+        on_event = _print_event if not launch and options.log_events else None
+        with Server(where, command_options.shown(options), stop, on_event) as server:
+            if server.status_port is not None and not hasattr(options, "quiet"):
+                print(f"status: gyroscope status 127.0.0.1:{server.status_port}", file=sys.stderr, flush=True)
+            if not launch and not hasattr(options, "quiet"):
+                join = f"gyroscope work {server.address} " + ("--cert worker-K.crt" if keys else "--number K")
+                print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)
+            with _workers(server.address, keys, count, config) if launch else contextlib.nullcontext():
+                result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)
+                server.end()
     return command_options.conclude(result, "launch" if launch else "serve")
+
+
+def _print_event(event: dict[str, Any]) -> None:
+    print(json.dumps(event), file=sys.stderr, flush=True)
 
 
 def _threads_each(config: Any) -> int:
@@ -116,10 +146,19 @@ def _threads_each(config: Any) -> int:
     return max(1, (os.cpu_count() or 1) // int(1 + config.workers - config.byzantine))
 
 
+def _make_keys(folder: Path, host: str, count: int) -> Path:
+    """Make an authority for one run, with a certificate for each worker."""
+    from gyroscope.distributed import certificates
+
+    certificates.create_authority(folder, [host])
+    for number in range(count):
+        certificates.add_worker(folder, f"worker-{number}")
+    return folder
+
+
 @contextlib.contextmanager
-def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
+def _workers(address: str, keys: Path, count: int, config: Any) -> Iterator[None]:
     """Run worker processes, which end with the run, with an interruption, and when this process is killed."""
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     arguments = [sys.executable, "-m", "gyroscope", "work", address, "--quiet", "--attached", "--device", config.device]
     arguments += ["--threads", str(config.threads or _threads_each(config))]
     if config.data_dir:
@@ -127,7 +166,8 @@ def _workers(host: str, port: int, count: int, config: Any) -> Iterator[None]:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(count):
-            processes.append(subprocess.Popen([*arguments, "--number", str(number)], stdin=subprocess.PIPE))
+            certificate = str(keys / f"worker-{number}.crt")
+            processes.append(subprocess.Popen([*arguments, "--cert", certificate], stdin=subprocess.PIPE))
         yield
     finally:
         for process in processes:

@@ -17,7 +17,9 @@ A worker may join at any time, and join again at any time: the server sends it t
 server is unreachable it tries again, for --patience seconds. Exit codes: 0 the run is over, 2 a mistake or a number
 that is taken, 3 the server is gone for good.
 
-trust: neither links nor store are authenticated or encrypted: a private network or a VPN only.
+examples:
+    gyroscope work https://server.example:29517 --cert worker-3.crt      # worker-3.key and ca.crt beside it
+    gyroscope work 127.0.0.1:29517 --number 3                            # a server on this machine, without --keys
 """
 
 
@@ -30,8 +32,10 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.add_argument("address", metavar="HOST:PORT", help="where the server listens")
-    command.add_argument("--number", type=int, required=True, metavar="K", help="which worker this is, from 0")
+    command.add_argument("address", metavar="https://HOST:PORT", help="where the server listens")
+    command.add_argument("--cert", metavar="FILE",
+                         help="this worker's certificate, which says who it is (gyroscope keys add)")  # fmt: skip
+    command.add_argument("--number", type=int, metavar="K", help="which worker this is, from 0, without a certificate")
     command.add_argument("--patience", type=float, default=120.0, metavar="S",
                          help="seconds without the server before giving up (default: 120)")  # fmt: skip
     command.add_argument("--device", metavar="DEV", help="cpu, cuda, cuda:1, ... (default: cpu)")
@@ -43,9 +47,12 @@ def add(commands: Any) -> None:
 
 
 def _work(options: argparse.Namespace) -> int:
+    from gyroscope.distributed.protocol import UNKNOWN
     from gyroscope.distributed.worker import ServerGoneError, Worker
 
-    host, port = _address(options.address)
+    host, port = _address(options.address, options.cert is not None)
+    if options.cert is None and options.number is None:
+        raise ConfigError("which worker is this? Give its certificate with --cert, or its --number")
     if not options.patience > 0:
         raise ConfigError(f"patience must be a positive number of seconds, got {options.patience}")
     if options.attached:
@@ -54,22 +61,32 @@ def _work(options: argparse.Namespace) -> int:
 
     def say(text: str) -> None:
         if not options.quiet:
-            print(f"worker {options.number}: {text}", file=sys.stderr, flush=True)
+            print(f"worker {worker.number}: {text}", file=sys.stderr, flush=True)
 
     given = {name: getattr(options, name) for name in ("device", "threads", "data_dir")}
     machine = {name: value for name, value in given.items() if value is not None}
+    number = UNKNOWN if options.number is None else options.number
+    worker = Worker(
+        host, port, number, certificate=options.cert, patience=options.patience, machine=machine, report=say
+    )
     try:
-        Worker(host, port, options.number, patience=options.patience, machine=machine, report=say).work()
+        worker.work()
     except ServerGoneError as problem:
         print(f"gyroscope: error: {problem}", file=sys.stderr)
         return STOPPED
     return 0
 
 
-def _address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ConfigError(f"cannot read the address {text!r}: it is written HOST:PORT, such as 127.0.0.1:29517")
+def _address(text: str, certified: bool) -> tuple[str, int]:
+    scheme, _, rest = text.rpartition("://")
+    host, colon, port = rest.rstrip("/").rpartition(":")
+    if scheme not in ("", "http", "https") or not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(
+            f"cannot read the address {text!r}: it is written https://HOST:PORT, or HOST:PORT such as 127.0.0.1:29517"
+        )
+    if scheme and certified != (scheme == "https"):
+        remedy = "leave out --cert" if certified else "give this worker's certificate with --cert"
+        raise ConfigError(f"the address {text!r} is one {'without' if certified else 'with'} TLS: {remedy}")
     return host.strip("[]"), int(port)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -16,6 +17,13 @@ from torch import Tensor
 
 from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope._core.foreign_text import of_gloo
+
+if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
+    from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+else:
+    from torch.distributed import PrefixStore, ProcessGroupGloo, Store
+
+__all__ = ["Exchange", "PrefixStore", "ProcessGroupGloo", "Store"]  # the last three are imported from here by others
 
 
 class Exchange:

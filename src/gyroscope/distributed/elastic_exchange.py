@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ExchangeError
-from gyroscope.distributed.collectives import Exchange
-from gyroscope.distributed.protocol import PrefixStore, ProcessGroupGloo, Store
+from gyroscope.distributed.collectives import Exchange, PrefixStore, ProcessGroupGloo, Store
 
 _ATTEMPTS = 5
 """How often the ranks that are left try to form a group."""

@@ -1,9 +1,17 @@
-"""The messages between server and workers, and the keys of the store through which a worker joins.
+"""The messages between server and workers.
 
-A message is bytes: a head, the values, and a tail. gloo delivers a message that is too short without an error, so only
-the tail shows that the whole message came; the receiver wipes head and tail before, so that old ones cannot pass for
-new ones. (A message that is too long ends the receiving process: see `server.link_process`.) Texts in the store are
-TOML or plain words. Nothing is ever unpickled.
+A message is a head of fixed size and a payload: plain numbers, or a short text. The head says how many bytes follow,
+and the receiver compares that with what it expects before it takes any of them. Texts are TOML or plain words. Nothing
+is ever unpickled. A stream of bytes that is reliable and in order carries the messages: TCP, with TLS or without.
+
+    worker                                  server
+    HELLO  number, who                 ->
+                                       <-   OFFER  the configuration; or REFUSE  why
+    READY                              ->
+                                       <-   WELCOME  session, momentum
+                                       <-   ROUND  step, parameters
+    ANSWER  step, session, loss, row   ->                                ... and so on, until
+                                       <-   END
 """
 
 from __future__ import annotations
@@ -11,8 +19,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import struct
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,136 +29,90 @@ from gyroscope._core import optional
 from gyroscope._core.errors import GyroscopeError, LinkError
 from gyroscope.runs.config import ResolvedConfig
 
-if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
-    from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
-else:
-    from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore
+VERSION = 4
+"""The version of these messages, which must be the same on both sides."""
 
-__all__ = ["PrefixStore", "ProcessGroupGloo", "Store", "TCPStore"]  # imported from here by other modules
+HELLO, OFFER, REFUSE, READY, WELCOME, ROUND, ANSWER, PING, END = range(1, 10)
+"""Kinds of messages."""
 
-VERSION = 3
-"""The version of these messages and keys, which must be the same on both sides."""
+_HEAD = struct.Struct("<4sHHqqQd")  # opening, version, kind, step, session, bytes of payload, loss
+_OPENING = b"gyro"
+HEAD_SIZE = _HEAD.size
 
-WELCOME, ROUND, PING, END, ANSWER = range(5)
-"""Kinds of messages: the momentum to continue with, parameters, a heartbeat, the end of the run; a worker's row."""
-
-_HEAD = struct.Struct("<8sqqqqd")  # opening, kind, step, worker, bytes of values, loss
-_TAIL = struct.Struct("<8sq")  # closing, step
-_OPENING, _CLOSING = b"gyro-msg", b"gyro-end"
-_NO_HEAD, _NO_TAIL = b"\xff" * _HEAD.size, b"\xff" * _TAIL.size
+LONGEST_TEXT = 2048
+"""Bytes in the text of a HELLO or a REFUSE."""
+LONGEST_OFFER = 65536
 
 NO_STEP = -1
-EVERYBODY = -1
-"""In place of a worker's number: all workers receive the same message with parameters."""
+UNKNOWN = -1
+"""In place of a worker's number: whoever the certificate names."""
 
-_RENDEZVOUS_SECONDS = 20.0
+LATER, TAKEN, FINAL = range(3)
+"""In place of a REFUSE's step. LATER: the server is not ready. TAKEN: the number has a link. FINAL: not with this."""
 
 
 class MalformedMessageError(Exception):
-    """A message that is incomplete, of the wrong kind or size, or from another worker."""
+    """Bytes that are no message, or a message that is out of place."""
 
 
 class Head(NamedTuple):
     """What a message says about itself."""
 
     kind: int
-    step: int
-    worker: int
-    loss: float
+    step: int = NO_STEP
+    session: int = 0
+    size: int = 0
+    """Bytes of payload."""
+    loss: float = math.nan
+
+    def pack(self) -> bytes:
+        """Return the bytes that `parse` reads."""
+        return _HEAD.pack(_OPENING, VERSION, self.kind, self.step, self.session, self.size, self.loss)
+
+    @classmethod
+    def parse(cls, content: bytes | bytearray | memoryview) -> Head:
+        """Read HEAD_SIZE bytes.
+
+        Raises:
+            MalformedMessageError: they are no head; the text says why. Nothing else is raised, whatever the bytes are.
+        """
+        if len(content) != HEAD_SIZE:
+            raise MalformedMessageError(f"a head has {HEAD_SIZE} bytes, these are {len(content)}")
+        opening, version, kind, step, session, size, loss = _HEAD.unpack(content)
+        if opening != _OPENING:
+            raise MalformedMessageError("it does not begin like a message")
+        if version != VERSION:
+            raise MalformedMessageError(
+                f"it is written in version {version} of the protocol, here gyroscope {__version__} speaks {VERSION}: "
+                "install the same version on both sides"
+            )
+        if not HELLO <= kind <= END:
+            raise MalformedMessageError(f"there are no messages of kind {kind}")
+        return cls(kind, step, session, size, loss)
 
 
 class Message:
-    """A buffer for a message with `count` values, to fill and send, or to receive and read.
+    """A buffer with room for a head and `count` values, to fill and send."""
 
-    A message in shared memory can be passed to another process, which then reads and writes the same bytes.
-    """
+    def __init__(self, count: int, dtype: torch.dtype) -> None:
+        self.buffer = torch.zeros(HEAD_SIZE + count * dtype.itemsize, dtype=torch.uint8)
+        self.values = self.buffer[HEAD_SIZE:].view(dtype)
+        self.bytes = memoryview(self.buffer.numpy())  # type: ignore[arg-type]
 
-    def __init__(self, count: int, dtype: torch.dtype, buffer: Tensor | None = None, *, shared: bool = False) -> None:
-        size = count * dtype.itemsize
-        if buffer is None:
-            buffer = torch.zeros(_HEAD.size + size + _TAIL.size, dtype=torch.uint8)
-        if shared:
-            buffer.share_memory_()  # type: ignore[no-untyped-call]
-        self.buffer = buffer
-        self.values = buffer[_HEAD.size : _HEAD.size + size].view(dtype)
-        self._bytes = memoryview(buffer.numpy())  # type: ignore[arg-type]
-        self._size = size
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Message, (self.values.numel(), self.values.dtype, self.buffer)
-
-    def wipe(self) -> None:
-        """Erase head and tail. The values may stay: nobody reads them before a new tail, behind them, has come."""
-        self._bytes[: _HEAD.size] = _NO_HEAD
-        self._bytes[-_TAIL.size :] = _NO_TAIL
-
-    def seal(self, kind: int, step: int, worker: int, loss: float = math.nan) -> None:
-        """Write head and tail around the values."""
-        _HEAD.pack_into(self._bytes, 0, _OPENING, kind, step, worker, self._size, loss)
-        _TAIL.pack_into(self._bytes, _HEAD.size + self._size, _CLOSING, step)
-
-    def read(self, kinds: tuple[int, ...], worker: int) -> Head:
-        """Return the head of a complete message of one of these kinds.
-
-        Raises:
-            MalformedMessageError: there is no such message in the buffer; its text says why.
-        """
-        opening, kind, step, number, size, loss = _HEAD.unpack_from(self._bytes, 0)
-        closing, again = _TAIL.unpack_from(self._bytes, _HEAD.size + self._size)
-        if opening != _OPENING:
-            raise MalformedMessageError("it does not begin like a message")
-        if kind not in kinds:
-            raise MalformedMessageError(f"a message of kind {kind} is out of place")
-        if number != worker and (kind, number) != (ROUND, EVERYBODY):
-            raise MalformedMessageError(f"it is from worker {number}")
-        if size != self._size:
-            raise MalformedMessageError(f"it announces {size} bytes of values instead of {self._size}")
-        if closing != _CLOSING or again != step:
-            raise MalformedMessageError("it is too short")
-        return Head(kind, step, number, loss)
+    def seal(self, kind: int, step: int, session: int, loss: float = math.nan) -> None:
+        """Write the head before the values."""
+        self.bytes[:HEAD_SIZE] = Head(kind, step, session, len(self.bytes) - HEAD_SIZE, loss).pack()
 
 
-class GlooConnection:
-    """One end of a link: a gloo group of two, server (rank 0) and worker (rank 1)."""
-
-    def __init__(self, store: Store, worker: int, generation: str, rank: int, address: str) -> None:
-        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        # Without a named device gloo would listen on the address that the machine's name resolves to.
-        options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=_RENDEZVOUS_SECONDS)
-        prefix = PrefixStore(f"link.{worker}.{generation}", store)
-        self._peer = 1 - rank
-        self._group: Any = ProcessGroupGloo(prefix, rank, 2, options)
-
-    def send(self, message: Message, seconds: float) -> None:
-        """Send a message, and return once the other side has taken it; RuntimeError where it does not."""
-        self._group.send([message.buffer], self._peer, 0).wait(timedelta(seconds=seconds))
-
-    def receive(self, message: Message, seconds: float) -> None:
-        """Wait for the next message; RuntimeError where none comes or the other side is gone."""
-        message.wipe()
-        self._group.recv([message.buffer], self._peer, 0).wait(timedelta(seconds=seconds))
+def bytes_of(values: Tensor) -> memoryview:
+    """Return the memory of a contiguous vector on the CPU."""
+    return memoryview(values.view(torch.uint8).numpy())  # type: ignore[arg-type]
 
 
-def connect(host: str, port: int, seconds: float) -> TCPStore:
-    """Connect to the store of the server that listens there."""
-    return TCPStore(host, port, None, False, timedelta(seconds=seconds))
-
-
-OFFER = "offer"
-"""The store's key of the `Offer`, TOML, with which the handshake with a worker begins."""
-OVER = "over"
-"""A key that the server sets once the run has ended."""
-
-
-def link_key(worker: int) -> str:
-    """Return the key of the generation of this worker's link; it is empty until the link's process is ready."""
-    return f"link/{worker}"
-
-
-def claim_key(worker: int, generation: str) -> str:
-    """Return the key of the identity that took the link: the first process that writes it has it."""
-    return f"claim/{worker}/{generation}"
+def text_message(kind: int, text: str, step: int = NO_STEP) -> bytes:
+    """Return a message whose payload is a text, cut where it is longer than a receiver takes."""
+    content = text.encode()[: LONGEST_OFFER if kind == OFFER else LONGEST_TEXT]
+    return Head(kind, step, size=len(content)).pack() + content
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +140,7 @@ class Offer:
         known = {field.name: getattr(config, field.name) for field in dataclasses.fields(ResolvedConfig)}
         values = {name: value for name, value in known.items() if value is not None}
         link = {name: value for name, value in vars(self).items() if name != "config"}
-        return optional.format_toml({"link": {"protocol": VERSION, "version": __version__, **link}, "config": values})
+        return optional.format_toml({"link": {"version": __version__, **link}, "config": values})
 
     @classmethod
     def parse(cls, text: str) -> Offer:
@@ -187,20 +148,14 @@ class Offer:
         try:
             values: dict[str, Any] = optional.parse_toml(text)
             link, config = values["link"], values["config"]
-            protocol, version = int(link["protocol"]), str(link["version"])
             count, dimension = int(link["count"]), int(link["dimension"])
             dtype, deadline = str(link["dtype"]), float(link["deadline"])
             # Not resolved here: resolving a spec may import the module it names, and a stranger may have written it.
             # Which folder to read and which device to use is the worker's own choice, whatever a server writes.
             own = {"data_dir": None, "device": "cpu"}
-            resolved = ResolvedConfig(**{**config, **own}) if protocol == VERSION else None
+            resolved = ResolvedConfig(**{**config, **own})
         except (GyroscopeError, LookupError, TypeError, ValueError) as problem:
             raise LinkError(
                 f"the server's offer cannot be read ({problem}): is it a gyroscope server of this version?"
             ) from problem
-        if resolved is None:
-            raise LinkError(
-                f"the server is gyroscope {version} and speaks version {protocol} of the protocol, this worker is "
-                f"gyroscope {__version__} and speaks {VERSION}: install the same version on both"
-            )
         return cls(resolved, count, dimension, dtype, deadline)

@@ -62,6 +62,8 @@ class RankVerdicts:
         self.last: list[Seen] = [Seen(True, 0.0)] * n
         self.weight: Tensor | None = None
         """(n,): each rank's share in the last step; None for rules without such shares."""
+        self.bad: set[int] = set()
+        """The ranks whose row looked bad in the last step."""
 
     def take(self, seen: Sequence[Seen] | None, weight: Tensor | None) -> None:
         """Take in a step, of which this rank may have missed what others have seen.
@@ -72,19 +74,7 @@ class RankVerdicts:
         if seen is None:
             self.steps += 1
             return
-        middle = sorted(row.distance for row in seen if row.finite)
-        usual = middle[(len(middle) - 1) // 2] if middle else math.inf
-        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > GARBAGE * usual]
-        far = {rank for rank, row in enumerate(seen) if not row.finite or row.distance > FAR * usual}
-        ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
-        rate = max(1 - _MEMORY, 1 / (self.steps + 1))
-        for rank in range(self.n):
-            bad = rank in far or rank in ignored
-            self.suspicion[rank] += rate * (bad - self.suspicion[rank])
-            self.far[rank] += rate * ((rank in far) - self.far[rank])
-            self.non_finite_steps[rank] += not seen[rank].finite
-        self.steps += 1
-        self.last, self.weight = list(seen), weight
+        garbage = self.note(seen, weight)
         often = [rank for rank in range(self.n) if self.far[rank] >= _SUSPECT] if self.steps >= _SETTLED else []
         bad_ranks = max(garbage, often, key=len)
         if len(bad_ranks) > self.f:
@@ -95,6 +85,24 @@ class RankVerdicts:
                 f"tolerates f = {self.f}: ranks {names}. Nothing was updated. What to do: look at their data and "
                 "hardware, or give a larger f if the rule and the number of ranks allow it"
             )
+
+    def note(self, seen: Sequence[Seen], weight: Tensor | None) -> list[int]:
+        """Take in a step, and return the ranks whose row is garbage."""
+        middle = sorted(row.distance for row in seen if row.finite)
+        usual = middle[(len(middle) - 1) // 2] if middle else math.inf
+        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > GARBAGE * usual]
+        far = {rank for rank, row in enumerate(seen) if not row.finite or row.distance > FAR * usual}
+        ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
+        rate = max(1 - _MEMORY, 1 / (self.steps + 1))
+        self.bad = far | ignored
+        for rank in range(self.n):
+            bad = rank in self.bad
+            self.suspicion[rank] += rate * (bad - self.suspicion[rank])
+            self.far[rank] += rate * ((rank in far) - self.far[rank])
+            self.non_finite_steps[rank] += not seen[rank].finite
+        self.steps += 1
+        self.last, self.weight = list(seen), weight
+        return garbage
 
     def verdict(self, rank: int) -> Verdict:
         """Return what is known of a rank now."""

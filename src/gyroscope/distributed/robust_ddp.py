@@ -23,10 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, ExchangeError
 from gyroscope.distributed.bucket_momentum import BucketMomentum, pieces_of
-from gyroscope.distributed.collectives import Exchange
+from gyroscope.distributed.collectives import Exchange, PrefixStore
 from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks
 from gyroscope.distributed.gradient_buckets import ExchangedPart, GradientBucket
-from gyroscope.distributed.protocol import PrefixStore
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.second_momentum import warn_of_second_momentum
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator

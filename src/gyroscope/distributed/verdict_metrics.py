@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import get_args
 
+from gyroscope.distributed.http_pages import Page, serve_pages
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Verdict
 
 
@@ -21,25 +21,7 @@ def serve_metrics(verdicts: RankVerdicts, port: int, host: str = "127.0.0.1") ->
         The server; `server_port` is its port, `shutdown()` ends it.
     """
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/metrics":
-                self.send_error(404)
-                return
-            body = metrics_text(verdicts).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: Prometheus asks every few seconds."""
-
-    server = ThreadingHTTPServer((host, port), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, name="gyroscope-metrics", daemon=True).start()
-    return server
+    return serve_pages({"/metrics": lambda: Page(metrics_text(verdicts))}, port, host)
 
 
 def metrics_text(verdicts: RankVerdicts) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import secrets
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import LinkError, UnknownNameError
-from gyroscope.distributed import protocol
-from gyroscope.distributed.protocol import OVER, GlooConnection, Message, Offer, TCPStore
-from gyroscope.distributed.server.link_process import HEARTBEAT_SECONDS
+from gyroscope.distributed import protocol, tls
+from gyroscope.distributed.certificates import identity_of
+from gyroscope.distributed.connection import ServerConnection
+from gyroscope.distributed.protocol import Head, Message, Offer
 from gyroscope.momentum import WorkerMomentum
 from gyroscope.runs import setup, training
 from gyroscope.simulation import tasks
@@ -27,12 +29,12 @@ PATIENCE = 120.0
 _CONNECT_SECONDS = 5.0
 _POLL_SECONDS = 0.1
 _LONGEST_PAUSE = 3.0
-_SILENCE_SECONDS = 6 * HEARTBEAT_SECONDS
-"""An idle link sends heartbeats, so after that long a silence the server is gone, even where no connection breaks."""
-_ANSWER_SECONDS = 10.0
-"""A link is always ready to take an answer. gloo does not always notice that the other side is gone: then this does."""
+_SILENCE_SECONDS = 30.0
+"""The server sends heartbeats, so after that long a silence it is gone, even where no connection breaks."""
+_TAKEN_SECONDS = 12.0
+"""So long a number may be taken by a process that has died, before this is an error."""
 _SLOWEST_NETWORK = 1e6
-"""Bytes per second: an answer has so much more time."""
+"""Bytes per second: a message has so much more time."""
 
 
 class ServerGoneError(LinkError):
@@ -68,27 +70,28 @@ class RowComputer:
             known = None if momentum is None else momentum.to(self.row.device).view(1, -1)
             self.momentum.load_state_dict({} if known is None else {"momentum": known})
 
-    def answer(self, step: int, parameters: Tensor, answer: Message) -> None:
-        """Write the row of this step into the answer."""
+    def answer(self, step: int, parameters: Tensor, values: Tensor) -> float:
+        """Write the row of this step into the values of the answer, and return the loss."""
         self.worker.parameters.copy_(parameters)
         losses, sampled = self.worker.sample(step, out=self.row)
         sent = sampled if self.momentum is None else self.momentum.update(sampled)
-        answer.values[: self.d].copy_(sent[0])
-        if answer.values.numel() > self.d:  # a row with Nesterov's look-ahead does not show the momentum behind it
+        values[: self.d].copy_(sent[0])
+        if values.numel() > self.d:  # a row with Nesterov's look-ahead does not show the momentum behind it
             assert self.momentum is not None and self.momentum.buffer is not None
-            answer.values[self.d :].copy_(self.momentum.buffer[0])
-        answer.seal(protocol.ANSWER, step, self.number, float(losses[0]))
+            values[self.d :].copy_(self.momentum.buffer[0])
+        return float(losses[0])
 
 
 class Worker:
-    """Be one worker of whatever a `Server` trains: `Worker("10.0.0.5", 29517, number=0).work()`."""
+    """Be one worker of whatever a `Server` trains: `Worker("10.0.0.5", 29517, certificate="worker-0.crt").work()`."""
 
     def __init__(
         self,
         host: str,
         port: int,
-        number: int,
+        number: int = protocol.UNKNOWN,
         *,
+        certificate: str | Path | None = None,
         patience: float = PATIENCE,
         machine: Mapping[str, Any] | None = None,
         report: Callable[[str], None] = lambda text: None,
@@ -97,25 +100,33 @@ class Worker:
 
         Args:
             host, port: where the server listens.
-            number: which worker this is, from 0.
+            number: which worker this is, from 0; not needed with a certificate, which says it.
+            certificate: the worker's certificate, its key and ca.crt beside it; None for a server without TLS.
             patience: seconds without the server after which `work` gives up.
             machine: settings of this machine (`device`, `threads`, `data_dir`) in place of the server's.
             report: called with a line of text when the worker joins, loses the server, or ends.
+
+        Raises:
+            CertificateError: the certificate cannot be used.
         """
         self.host, self.port, self.number = host, port, number
+        self.context: ssl.SSLContext | None = None
+        if certificate is not None:
+            self.context = tls.worker_context(Path(certificate))
+            self.number = identity_of(Path(certificate).read_bytes()).number if number == protocol.UNKNOWN else number
         self.patience, self.machine, self.report = patience, machine or {}, report
-        self.identity = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
-        self.claimed: set[str] = set()
+        self.identity = f"{socket.gethostname()} process {os.getpid()}"
         self.computer: RowComputer | None = None
         self.linked = False
         self.last_contact = time.monotonic()
+        self._taken_since: float | None = None
 
     def work(self) -> None:
         """Join, answer every round, and join again whenever the link breaks. Return once the run is over.
 
         Raises:
             ServerGoneError: the server was unreachable for longer than the patience.
-            LinkError: the server's offer cannot be used, or the number does not exist or is taken.
+            LinkError: the server's offer cannot be used, or it does not let this worker join.
         """
         pause = _POLL_SECONDS
         while True:
@@ -123,10 +134,10 @@ class Worker:
                 if self._work_once():
                     self.report("the run is over")
                     return
-            except (RuntimeError, OSError) as problem:  # of the store, of gloo, or of the network
+            except OSError as problem:
                 why = (str(problem).splitlines() or [type(problem).__name__])[0][:120]
             else:
-                why = "the link was closed"
+                why = "the server is not ready"
             if self.linked:
                 self.linked, pause = False, _POLL_SECONDS
                 self.report(f"lost the server ({why}): trying again for {self.patience:g} s")
@@ -144,73 +155,64 @@ class Worker:
         return RowComputer(offer, self.number, self.machine)
 
     def _work_once(self) -> bool:
-        """Return whether the run is over; return, or raise RuntimeError or OSError, when the link breaks."""
-        # A plain connection first: it fails at once and quietly, and shows which of our addresses the server sees.
-        with socket.create_connection((self.host, self.port), timeout=_CONNECT_SECONDS) as probe:
-            own_address = probe.getsockname()[0]
-        store = protocol.connect(self.host, self.port, _CONNECT_SECONDS)
-        if store.check([OVER]):
-            return True
-        self.last_contact = time.monotonic()
-        if not store.check([protocol.OFFER]):
-            return False  # the server is loading its data
-        offer = Offer.parse(store.get(protocol.OFFER).decode(errors="replace"))
-        if not 0 <= self.number < offer.count:
-            raise LinkError(f"there is no worker {self.number}: numbers go from 0 to {offer.count - 1} (--number)")
-        if self.computer is None or self.computer.offer != offer:
-            self.computer = self.make_computer(offer)
-        generation = self._claim(store, offer)
-        if generation is None:
-            return bool(store.check([OVER]))
-        return self._answer_rounds(GlooConnection(store, self.number, generation, 1, own_address), self.computer)
-
-    def _claim(self, store: TCPStore, offer: Offer) -> str | None:
-        """Claim a link and return its generation; None to try again later."""
-        # A worker that died may still hold its link, until the server's next message to it fails.
-        until = time.monotonic() + offer.deadline + 2.0
-        link = protocol.link_key(self.number)
-        while store.check([link]):
-            generation = store.get(link).decode(errors="replace")
-            if not generation:
-                return None
-            if generation not in self.claimed:
-                key = protocol.claim_key(self.number, generation)
-                holder = store.compare_set(key, "", self.identity).decode(errors="replace")
-                if holder == self.identity:
-                    self.claimed.add(generation)
-                    return generation
-                if time.monotonic() > until:
-                    raise LinkError(
-                        f"worker {self.number} is taken by {holder}: choose another --number, or stop that process"
-                    )
-            elif time.monotonic() > until:
-                return None
-            if store.check([OVER]):
-                return None
-            time.sleep(_POLL_SECONDS)
-        return None
-
-    def _answer_rounds(self, connection: GlooConnection, computer: RowComputer) -> bool:
-        message = Message(computer.d, computer.dtype)
-        answer = Message(computer.offer.answer_values, computer.dtype)
-        kinds = (protocol.WELCOME, protocol.ROUND, protocol.PING, protocol.END)
-        while True:
-            connection.receive(message, _SILENCE_SECONDS)
-            try:
-                head = message.read(kinds, self.number)
-            except protocol.MalformedMessageError as problem:
-                raise LinkError(f"the server sent a message that cannot be read: {problem}") from problem
+        """Return whether the run is over; return False, or raise OSError, to try again."""
+        with ServerConnection(self.host, self.port, self.context, _CONNECT_SECONDS) as connection:
+            connection.send(protocol.text_message(protocol.HELLO, self.identity, self.number), _CONNECT_SECONDS)
+            head = connection.receive_head(_SILENCE_SECONDS)
             self.last_contact = time.monotonic()
             if head.kind == protocol.END:
                 return True
+            longest = {protocol.OFFER: protocol.LONGEST_OFFER, protocol.REFUSE: protocol.LONGEST_TEXT}.get(head.kind, 0)
+            if not 0 < head.size <= longest:
+                raise LinkError(f"the server answers with a message of kind {head.kind} and {head.size} bytes")
+            content = bytearray(head.size)
+            connection.receive(memoryview(content), _SILENCE_SECONDS)
+            text = content.decode(errors="replace")
+            if head.kind == protocol.REFUSE:
+                return self._refused(head.step, text)
+            offer = Offer.parse(text)
+            if self.computer is None or self.computer.offer != offer:
+                self.computer = self.make_computer(offer)
+            connection.send(Head(protocol.READY).pack(), _CONNECT_SECONDS)
+            self._taken_since = None
+            return self._answer_rounds(connection, self.computer)
+
+    def _refused(self, code: int, why: str) -> bool:
+        """Return False to try again later; LinkError where that would not help."""
+        now = time.monotonic()
+        if code == protocol.TAKEN:
+            # A worker that died may still hold its link, until the server's next message to it fails.
+            self._taken_since = self._taken_since or now
+            if now - self._taken_since > _TAKEN_SECONDS:
+                raise LinkError(f"{why}: choose another --number, or stop that process")
+        elif code != protocol.LATER:
+            raise LinkError(why)
+        return False
+
+    def _answer_rounds(self, connection: ServerConnection, computer: RowComputer) -> bool:
+        message = Message(computer.d, computer.dtype)
+        answer = Message(computer.offer.answer_values, computer.dtype)
+        session, parameters = 0, message.bytes[protocol.HEAD_SIZE :]
+        while True:
+            head = connection.receive_head(_SILENCE_SECONDS)
+            self.last_contact = time.monotonic()
+            if head.kind == protocol.PING and not head.size:
+                continue
+            if head.kind == protocol.END:
+                return True
+            expected = {protocol.WELCOME: (0, len(parameters)), protocol.ROUND: (len(parameters),)}
+            if head.size not in expected.get(head.kind, ()):
+                raise LinkError(f"the server sent a message of kind {head.kind} with {head.size} bytes")
+            connection.receive(parameters[: head.size], _SILENCE_SECONDS + head.size / _SLOWEST_NETWORK)
             if head.kind == protocol.WELCOME:
-                self.linked = True
-                computer.load_momentum(message.values if head.step != protocol.NO_STEP else None)
+                self.linked, session = True, head.session
+                computer.load_momentum(message.values if head.size else None)
                 self.report(f"joined as worker {self.number}")
-            elif head.kind == protocol.ROUND:
-                computer.answer(head.step, message.values, answer)
+            else:
+                loss = computer.answer(head.step, message.values, answer.values)
+                answer.seal(protocol.ANSWER, head.step, session, loss)
                 self.reply(connection, answer, head.step)
 
-    def reply(self, connection: GlooConnection, answer: Message, step: int) -> None:
+    def reply(self, connection: ServerConnection, answer: Message, step: int) -> None:
         """Send the answer; a subclass may override this."""
-        connection.send(answer, _ANSWER_SECONDS + answer.buffer.numel() / _SLOWEST_NETWORK)
+        connection.send(answer.bytes, _SILENCE_SECONDS + len(answer.bytes) / _SLOWEST_NETWORK)

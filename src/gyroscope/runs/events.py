@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import datetime
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from gyroscope._core.foreign_text import shortened
 from gyroscope.runs.run_dir import EVENTS, disk_errors
@@ -12,6 +14,7 @@ from gyroscope.runs.run_dir import EVENTS, disk_errors
 COLUMNS = ("time", "step", "event", "worker", "who", "detail")
 
 JOINED, LOST, REJECTED, LATE, NOT_FINITE, SKIPPED = "joined", "lost", "rejected", "late", "not finite", "skipped"
+REFUSED, QUARANTINED, RELEASED = "refused", "quarantined", "released"
 STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
 
 _LONGEST = 300
@@ -20,7 +23,8 @@ _LONGEST = 300
 class EventLog:
     """Append events to a run directory, which must exist. Resuming does not cut the log back: the events did happen."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, listener: Callable[[dict[str, Any]], None] | None = None) -> None:
+        self.directory, self._listener = directory, listener
         self._path = directory / EVENTS
 
     def add(self, step: int, event: str, worker: int | None = None, detail: str = "", who: str = "") -> None:
@@ -31,10 +35,13 @@ class EventLog:
         """
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
         number = "" if worker is None else worker
-        with disk_errors(self._path.parent, step):
+        with disk_errors(self.directory, step):
             new = not self._path.exists()
             with open(self._path, "a", encoding="utf-8", newline="") as file:
                 table = csv.writer(file, lineterminator="\n")
                 if new:
                     table.writerow(COLUMNS)
-                table.writerow((now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST)))
+                row = (now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST))
+                table.writerow(row)
+        if self._listener:
+            self._listener(dict(zip(COLUMNS, row, strict=True)))

@@ -196,6 +196,7 @@ class Run(TrainingLoop):
         played = self.compute_round(clock)
         if self.step + 1 < self.config.steps:
             self.round_config.workers.ask(self.step + 1)
+        self.round_config.workers.judged(self.step, played.update)
         if self.step % self.config.measure_every == 0:
             row, self.metrics_state = measure(played, self.parameters, self.metrics_state, self.ratio_bound)
             clock.lap("measures")

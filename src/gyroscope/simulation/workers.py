@@ -19,6 +19,7 @@ from gyroscope._linalg.flat_parameters import split_like, trainable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
 from gyroscope._linalg.matrix import shift_and_clip
+from gyroscope.momentum import Update
 from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -64,6 +65,9 @@ class Workers(Protocol):
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """Return losses and all rows, the rows in `out` if given: a row is NaN where a worker is missing."""
+
+    def judged(self, step: int, update: Update) -> None:
+        """Learn what the rule made of the rows of this step."""
 
     def state(self) -> dict[str, Tensor]:
         """Return what they need to continue after an interruption."""
@@ -134,6 +138,9 @@ class SimulatedWorkers:
 
     def ask(self, step: int) -> None:
         """Do nothing: simulated workers compute when they are sampled."""
+
+    def judged(self, step: int, update: Update) -> None:
+        """Do nothing: simulated workers do not care."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
         """Return every worker's loss and clipped gradient at this step; the rows in `out`, if given."""

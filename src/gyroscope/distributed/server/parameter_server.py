@@ -1,4 +1,4 @@
-"""The parameter server: a store through which workers join, links for the rounds, and the simulation's run."""
+"""The parameter server: links to workers, and the simulation's run with their rows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import errno
 import functools
 import ipaddress
 import math
-import multiprocessing
 import socket
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.memory import keep_freed_memory
-from gyroscope.distributed.protocol import Offer, TCPStore
+from gyroscope.distributed.http_pages import serve_pages
+from gyroscope.distributed.protocol import Offer
+from gyroscope.distributed.server import quarantine
+from gyroscope.distributed.server.links import Links
+from gyroscope.distributed.server.monitor import ServerMonitor
+from gyroscope.distributed.server.quarantine import Quarantine
 from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.runs import events, run_dir, training
 from gyroscope.runs.callbacks import Callback
@@ -26,7 +29,6 @@ from gyroscope.runs.events import EventLog
 from gyroscope.runs.result import Result
 from gyroscope.simulation.workers import SimulatedWorkers
 
-_FORKED_FROM = "gyroscope.distributed.server.link_process"
 _BACKLOG = 128
 
 
@@ -41,12 +43,22 @@ class ServerOptions:
     """Seconds that a round waits for linked workers, once it has enough rows."""
     grace: float = 60.0
     """Seconds that the run waits for enough workers, at the start and later."""
+    keys: str | Path | None = None
+    """The folder with the server's keys (`gyroscope keys init`); None for connections without TLS."""
+    trust_network: bool = False
+    """Whether other machines may connect without TLS: whoever reaches the port then reads and changes the run."""
+    status_port: int | None = None
+    """Where to answer /metrics, /healthz and /status.json, on loopback; 0 takes any free port, None answers nowhere."""
+    quarantine: int = 0
+    """After how many rounds in which its row is of no use to the rule a worker is left out for a while; 0 for never."""
 
     def __post_init__(self) -> None:
         for name in ("deadline", "grace"):
             value = getattr(self, name)
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} must be a positive number of seconds, got {value}")
+        if self.quarantine < 0:
+            raise ConfigError(f"quarantine must be a number of rounds, or 0 for never, got {self.quarantine}")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
 
@@ -58,12 +70,16 @@ class Server:
             result = server.train(config, "runs/a")
 
     The server listens from its construction on, so workers may come at any time. Up to f of them may send anything,
-    stay silent or be missing; a round takes place with n - f finite rows. The network is trusted: neither the links
-    nor the store are authenticated or encrypted.
+    stay silent or be missing; a round takes place with n - f finite rows. With `keys` a worker is who its certificate
+    says, and what is sent is encrypted. Without them the server listens on loopback only.
     """
 
     def __init__(
-        self, options: ServerOptions, callbacks: Sequence[Callback] = (), stop: Callable[[], bool] = lambda: False
+        self,
+        options: ServerOptions,
+        callbacks: Sequence[Callback] = (),
+        stop: Callable[[], bool] = lambda: False,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
         """Begin to listen.
 
@@ -71,21 +87,25 @@ class Server:
             options: address, deadline and grace period.
             callbacks: called at every round and evaluation, and with the numbers of missing workers.
             stop: called after every round and while waiting; once it returns True the run is interrupted.
+            on_event: called with each line of events.csv, as it is written.
 
         Raises:
-            ConfigError: the address cannot be used, or the system has no forkserver (Windows).
+            ConfigError: the address cannot be used, or other machines reach it and there are no keys.
+            CertificateError: the keys cannot be used.
         """
-        if "forkserver" not in multiprocessing.get_all_start_methods():
-            raise ConfigError("a server needs Linux or macOS: its links are processes of a kind that this system lacks")
-        self.options, self.callbacks, self.stop = options, callbacks, stop
-        listener = _listen(options.host, options.port)
-        self.host, self.port = listener.getsockname()[:2]
-        # The socket is ours, because the store by itself would listen on all networks of the machine.
-        self._store = TCPStore(
-            self.host, self.port, None, True, timedelta(seconds=30), wait_for_workers=False,
-            master_listen_fd=listener.fileno(),
-        )  # fmt: skip
-        listener.detach()  # from here on the store closes it
+        self.options, self.callbacks, self.stop, self._on_event = options, callbacks, stop, on_event
+        keys = None if options.keys is None else Path(options.keys)
+        listener = listen(options.host, options.port, exposed=keys is not None, trusted=options.trust_network)
+        try:
+            self.links = Links(listener, keys, self._remark)
+        except BaseException:
+            listener.close()
+            raise
+        self.host, self.port, self.address = self.links.host, self.links.port, self.links.address
+        self.monitor = ServerMonitor() if options.status_port is not None or options.quarantine else None
+        self._pages = None
+        if self.monitor is not None and options.status_port is not None:
+            self._pages = serve_pages(self.monitor.pages(), options.status_port)
         self._workers: LinkedWorkers | None = None
         self._over = False
 
@@ -100,6 +120,12 @@ class Server:
         workers, self._workers = self._workers, None
         if workers:
             workers.close(self._over)
+        else:
+            self.links.close(self._over, 0.0)
+        if self._pages:
+            self._pages.shutdown()
+            self._pages.server_close()
+            self._pages = None
 
     def train(self, config: Config, out: str | Path, **options: Any) -> Result:
         """Run `gyroscope.train` with the workers that connect; `options` are its `overwrite`, `task` and `clock`.
@@ -114,31 +140,36 @@ class Server:
 
     def _run(self, directory: str | Path, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
         keep_freed_memory()
-        factory = functools.partial(self._link_workers, EventLog(Path(directory)))
-        result = function(*arguments, callbacks=self.callbacks, stop=self.stop, worker_factory=factory, **options)
+        factory = functools.partial(self._link_workers, EventLog(Path(directory), self._on_event))
+        watching = [*self.callbacks, self.monitor] if self.monitor else self.callbacks
+        result = function(*arguments, callbacks=watching, stop=self.stop, worker_factory=factory, **options)
         self._over = result.status in (run_dir.COMPLETE, run_dir.DIVERGED)
         if self._workers and self._workers.is_open and not result.reason:  # a reason is in the log already
             event = events.FINISHED if self._over else events.STOPPED
             self._workers.log.add(result.step, event, None, result.status)
         return result
 
+    @property
+    def status_port(self) -> int | None:
+        """The port of /metrics and /status.json; None where nothing answers."""
+        return self._pages.server_port if self._pages else None
+
     def _link_workers(self, log: EventLog, config: ResolvedConfig, simulated: SimulatedWorkers) -> LinkedWorkers:
         parameters = simulated.parameters
         dtype = str(parameters.dtype).removeprefix("torch.")
         # A rule that tolerates nothing needs every row.
         tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
-        # Links start quickly because their processes are forked from one that has imported what they need.
-        multiprocessing.get_context("forkserver").set_forkserver_preload([_FORKED_FROM])
         self._workers = LinkedWorkers(
             simulated,
             Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline),
-            self._store,
-            (self.host, self.port),
+            self.links,
             log,
             required=simulated.count - max(0, tolerated),
             grace=self.options.grace,
             stop=self.stop,
             remark=self._remark,
+            quarantine=Quarantine(self.options.quarantine, max(0, tolerated), log.directory / quarantine.FILE),
+            monitor=self.monitor,
         )
         return self._workers
 
@@ -147,7 +178,18 @@ class Server:
             callback.remark(text)
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, exposed: bool = False, trusted: bool = False) -> socket.socket:
+    """Return a listening socket.
+
+    Args:
+        host: An address of this machine.
+        port: 0 for any that is free.
+        exposed: Whether strangers may reach it: there are certificates.
+        trusted: Whether other machines may reach it all the same.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restarted server takes its port at once
@@ -155,11 +197,16 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
         # The address that was bound, because a wildcard has many spellings: "", "0", "0x0", "::ffff:0.0.0.0".
         bound: Any = ipaddress.ip_address(listener.getsockname()[0].partition("%")[0])
-        if (getattr(bound, "ipv4_mapped", None) or bound).is_unspecified:
+        bound = getattr(bound, "ipv4_mapped", None) or bound
+        if not exposed and (bound.is_unspecified or not (trusted or bound.is_loopback)):
             listener.close()
+            what = (
+                "stands for every network of this machine" if bound.is_unspecified else "is reached by other machines"
+            )
             raise ConfigError(
-                f"the host {host!r} stands for every network of this machine, and whoever reaches the server can read "
-                "and write the run: name the one address that the workers use, in a private network"
+                f"the host {host!r} {what}, and without certificates whoever reaches the server can read and change "
+                "the run. What to do: gyroscope keys init, then --keys keys; or, in a private network where everybody "
+                "is trusted, name one address and add --trust-network"
             )
         listener.listen(_BACKLOG)
     except OSError as problem:

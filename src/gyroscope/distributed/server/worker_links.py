@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import secrets
-import select
-import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,8 +12,12 @@ from torch import Tensor
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope._linalg.matrix import all_finite, copy_finite
-from gyroscope.distributed.protocol import EVERYBODY, NO_STEP, OFFER, OVER, ROUND, Message, Offer, TCPStore, link_key
-from gyroscope.distributed.server.link_process import LinkAddress, SharedBuffers, WorkerHandle
+from gyroscope.distributed.protocol import NO_STEP, Offer
+from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
+from gyroscope.distributed.server.links import Links
+from gyroscope.distributed.server.monitor import ServerMonitor
+from gyroscope.distributed.server.quarantine import Quarantine
+from gyroscope.momentum import Update
 from gyroscope.runs import events
 from gyroscope.runs.events import EventLog
 from gyroscope.simulation.workers import SimulatedWorkers, restore_buffers
@@ -28,53 +27,87 @@ _SLICE_SECONDS = 0.2
 _END_SECONDS = 10.0
 
 
+class LinkedWorker:
+    """What the server knows of a worker, linked or not."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.momenta: list[tuple[int, Tensor]] = []
+        """The worker's momentum after the last two steps that it has answered, with the steps."""
+        self.is_gone()
+
+    def is_gone(self) -> None:
+        """Forget its link."""
+        self.identity = ""
+        self.linked = self.idle = False
+        """Whether it has joined, and whether it can be asked."""
+        self.late = self.answered = False
+        """Whether it missed a deadline and has not answered since; whether it answered in this round, well or badly."""
+        self.asked = NO_STEP
+        """The last step that it was asked for."""
+
+    def keep_momentum(self, step: int, momentum: Tensor) -> None:
+        """Keep the momentum of an answer, where it was received, and that of the answer before it."""
+        self.momenta = [*self.momenta[-1:], (step, momentum)]
+
+    def copy_momenta(self) -> None:
+        """Copy what is kept out of the link's buffers, because the next answer may overwrite them."""
+        self.momenta = [(step, momentum.clone()) for step, momentum in self.momenta]
+
+    def momentum(self, until: float = math.inf) -> tuple[int, Tensor | None]:
+        """Return the worker's last momentum up to this step, and its step; NO_STEP where there is none."""
+        return next((known for known in reversed(self.momenta) if known[0] <= until), (NO_STEP, None))
+
+
 class LinkedWorkers:
     """Collect the rows of worker processes: an implementation of `Workers`.
 
     Args:
         simulated: the workers that these replace. Only their number, their parameters and, for batch-norm's running
             statistics, their data are used.
+        links: the connections to the processes.
         required: how many finite rows a round needs: n - f for a rule that tolerates f, since missing ones count as
             Byzantine. With them it waits for the other linked workers until `offer.deadline`.
         grace: seconds that a round waits for enough rows, and a link for an answer.
         stop: called while waiting; True abandons the round.
+        quarantine: who is left out; the default is nobody.
+        monitor: is told how the rounds go.
     """
 
     def __init__(
         self,
         simulated: SimulatedWorkers,
         offer: Offer,
-        store: TCPStore,
-        address: tuple[str, int],
+        links: Links,
         log: EventLog,
         *,
         required: int,
         grace: float,
         stop: Callable[[], bool] = lambda: False,
         remark: Callable[[str], None] = lambda text: None,
+        quarantine: Quarantine | None = None,
+        monitor: ServerMonitor | None = None,
     ) -> None:
         self.count, self.parameters = simulated.count, simulated.parameters
-        self.simulated, self.offer, self.store, self.address, self.log = simulated, offer, store, address, log
+        self.simulated, self.offer, self.links, self.log = simulated, offer, links, log
         self.required, self.grace, self.stop, self.remark = required, grace, stop, remark
+        self.quarantine, self.monitor = quarantine or Quarantine(), monitor
+        if monitor:
+            monitor.begin_with(self.count, offer.config.declared_byzantine, links.refusals.counts)
         self.accumulates = offer.config.momentum == "workers"
         self.present: Tensor | None = None
         self.is_open = False
-        self.session = secrets.token_hex(4)
-        self.handles = [WorkerHandle(number) for number in range(self.count)]
-        self._dimension, dtype = self.parameters.numel(), self.parameters.dtype
-        # Every link sends the parameters right from this memory. One slot is enough while all workers receive them
-        # before the next ones are due; while a slow link still sends from it, the next ones go to the other.
-        self._broadcast = tuple(Message(self._dimension, dtype, shared=True) for _ in range(2))
-        self._slot = 0
+        self.each = [LinkedWorker(number) for number in range(self.count)]
+        self._dimension = self.parameters.numel()
         self._step = 0  # the round that is collected now
         self._asked = self._collected = NO_STEP
         self._rows = self.parameters.new_empty(0, self._dimension)  # the round's matrix
         self._received: set[int] = set()
         self._finite: set[int] = set()
+        self._left_out: set[int] = set()
+        self._answering: set[int] = set()
+        self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
-        # The links' pipes. (multiprocessing's wait() would build such an object for every message.)
-        self._poll = select.poll()
-        self._by_descriptor: dict[int, WorkerHandle] = {}
 
     # -- the interface of a run's workers -----------------------------------------------------------------------------
 
@@ -82,12 +115,16 @@ class LinkedWorkers:
         """Return the losses of the workers present, and all rows: those that came in time, NaN for the others."""
         rows = self.parameters.new_empty(self.count, self._dimension) if out is None else out
         self.collect(step, rows)
-        for number in set(range(self.count)) - self._received:
+        # Those in quarantine take part all the same where there would be too few rows without them.
+        resting = sorted(self._finite & set(self.quarantine.out))
+        self._left_out = set(resting[: max(0, len(self._finite) - self.required)])
+        for number in (set(range(self.count)) - self._received) | self._left_out:
             rows[number].fill_(math.nan)
-        finite = sorted(self._finite)
+        finite = sorted(self._finite - self._left_out)
         self.present = None if len(finite) == self.count else torch.tensor(finite, device=rows.device)
         # The loss that a worker reports is only displayed: nothing depends on it.
         losses = [self._losses[number] for number in finite if math.isfinite(self._losses[number])]
+        self._answering, self._sound = self._received, self._finite  # `ask` begins new ones
         self._follow_statistics(step)
         clock.lap("gradients")
         return torch.tensor(losses, dtype=rows.dtype), rows
@@ -100,11 +137,26 @@ class LinkedWorkers:
         if not self.is_open:
             return
         self._asked = step
-        self._publish(step)
-        for handle in self.handles:
-            handle.answered = False
+        self.links.publish(step, self.parameters)
+        for worker in self.each:
+            worker.answered = False
         self._received, self._finite = set(), set()
         self._ask_idle()
+
+    def judged(self, step: int, update: Update) -> None:
+        """Tell the monitor how the round went, and leave out whose rows are of no use."""
+        links = [(worker.identity.partition(" ")[0], self._state(worker)) for worker in self.each]
+        useless = self.monitor.judged(step, update, links) if self.monitor else set()
+        for worker, out, why in self.quarantine.note(step, useless, self._answering):
+            if worker < self.count:
+                self._log(events.QUARANTINED if out else events.RELEASED, self.each[worker], why)
+
+    def _state(self, worker: LinkedWorker) -> str:
+        if worker.number in self._left_out:
+            return "quarantined"
+        if worker.number in self._answering:
+            return "ok" if worker.number in self._sound else "not finite"
+        return "late" if worker.linked else "missing"
 
     def state(self) -> dict[str, Tensor]:
         """Return the momentum that each worker sent up to the last collected round, with which it continues.
@@ -115,21 +167,21 @@ class LinkedWorkers:
             return {}
         momentum = torch.zeros(self.count, self._dimension, dtype=self.parameters.dtype)
         steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
-        for handle in self.handles:
-            steps[handle.worker], known = handle.momentum(until=self._collected)
+        for worker in self.each:
+            steps[worker.number], known = worker.momentum(until=self._collected)
             if known is not None:
-                momentum[handle.worker].copy_(known)
+                momentum[worker.number].copy_(known)
         return {"momentum": momentum, "steps": steps}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         if self.accumulates and not state:
             raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
-        for handle in self.handles if state else ():
-            step = int(state["steps"][handle.worker])
+        for worker in self.each if state else ():
+            step = int(state["steps"][worker.number])
             self._collected = max(self._collected, step)
             if step != NO_STEP:
-                handle.momenta = [(step, state["momentum"][handle.worker].to("cpu", copy=True))]
+                worker.momenta = [(step, state["momentum"][worker.number].to("cpu", copy=True))]
 
     def _follow_statistics(self, step: int) -> None:
         """Update batch-norm's running statistics, which serve evaluation only, from one worker's batch, in turn.
@@ -166,7 +218,7 @@ class LinkedWorkers:
         while True:
             self._ask_idle()
             enough = len(self._finite) >= self.required
-            awaited = [each for each in self.handles if each.asked == step and not each.late and not each.answered]
+            awaited = [each for each in self.each if each.asked == step and not each.late and not each.answered]
             passed = time.monotonic() - begun
             if enough and (not awaited or passed >= deadline):
                 break
@@ -182,43 +234,29 @@ class LinkedWorkers:
                 self.remark(self.describe_missing())
             limit = deadline - passed if enough else _SLICE_SECONDS
             self._handle_events(min(max(limit, 0.0), _SLICE_SECONDS))
-        for handle in awaited:
-            handle.late = True
-            self._log(events.LATE, handle, f"no row within {deadline:g} s")
+        for worker in awaited:
+            worker.late = True
+            self._log(events.LATE, worker, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
         self._collected = step
 
     def _ask_idle(self) -> None:
-        """Ask the idle links for the current step, unless their worker was asked or has sent its row."""
-        for handle in self.handles:
-            if handle.linked and handle.idle and handle.asked != self._asked and handle.worker not in self._received:
-                handle.ask(self._asked, self._slot)
-
-    def _publish(self, step: int) -> None:
-        """Write the parameters to the slot from which no link is still sending older ones."""
-        while True:
-            sending = [handle for handle in self.handles if handle.sending]
-            by_slot = {slot: [handle for handle in sending if handle.slot == slot] for slot in range(2)}
-            if not all(by_slot.values()):
-                break
-            # Several links are slow, and since different rounds: the fewer must join again, or the slower ones.
-            for handle in min(by_slot.values(), key=lambda slow: (len(slow), slow[0].asked)):
-                if handle.linked:
-                    self._log(events.LOST, handle, f"still receives the parameters of step {handle.asked}")
-                handle.linked = False
-                self._restart(handle)
-        self._slot = 1 if by_slot[0] else 0
-        self._broadcast[self._slot].values.copy_(self.parameters)
-        self._broadcast[self._slot].seal(ROUND, step, EVERYBODY)
+        """Ask the idle workers for the current step, unless they were asked or have sent their row."""
+        idle = [
+            worker
+            for worker in self.each
+            if worker.idle and worker.asked != self._asked and worker.number not in self._received
+        ]
+        for worker in idle:
+            worker.idle, worker.asked = False, self._asked
+        if idle:
+            self.links.ask(worker.number for worker in idle)
 
     def _open(self) -> None:
-        """Start the links and wait for all workers. When none has joined for the grace period, enough will do."""
+        """Accept workers and wait for all of them. When none has joined for the grace period, enough will do."""
         self.is_open = True
-        where = f"{self.address[0]}:{self.address[1]}"
-        self.log.add(self._step, events.STARTED, None, f"waiting for {self.count} workers at {where}")
-        self.store.set(OFFER, self.offer.text())
-        for handle in self.handles:
-            self._start(handle)
+        self.log.add(self._step, events.STARTED, None, f"waiting for {self.count} workers at {self.links.address}")
+        self.links.open(self.offer, lambda number: self.each[number].momentum(), self.grace)
         begun, before = time.monotonic(), self.count
         while missing := len(self.missing()):
             if self.stop():
@@ -233,109 +271,69 @@ class LinkedWorkers:
             self.remark(self.describe_missing())
             self._handle_events(_SLICE_SECONDS)
 
-    # -- the links ----------------------------------------------------------------------------------------------------
-
-    def _start(self, handle: WorkerHandle) -> None:
-        """Begin a link's next generation, for the next process that claims the worker's number."""
-        # Each link has its own memory, and new memory each time: no link's process can write another worker's row, and
-        # a row that came before the link broke stays what it was.
-        values, dtype = self.offer.answer_values, self.parameters.dtype
-        step, momentum = handle.momentum()
-        if momentum is not None:
-            momentum = momentum.clone().share_memory_()  # type: ignore[no-untyped-call]
-        buffers = SharedBuffers(
-            parameters=self._broadcast,
-            sent=torch.full((1,), NO_STEP).share_memory_(),  # type: ignore[no-untyped-call]
-            momentum=momentum,
-            momentum_step=step,
-            answers=(Message(values, dtype, shared=True), Message(values, dtype, shared=True)),
-        )
-        self.store.set(link_key(handle.worker), "")  # until its process is ready
-        generation = f"{self.session}.{handle.generations}"
-        handle.start(LinkAddress(*self.address, handle.worker, generation, self.grace), buffers)
-        assert handle.pipe
-        self._by_descriptor[handle.pipe.fileno()] = handle
-        self._poll.register(handle.pipe.fileno(), select.POLLIN)
+    # -- what the links report ----------------------------------------------------------------------------------------
 
     def _handle_events(self, seconds: float) -> None:
-        """Handle what the links' processes report, and wait so long for the first report."""
-        for descriptor, _ in self._poll.poll(1000 * seconds):
-            handle = self._by_descriptor[descriptor]
-            assert handle.pipe
-            try:
-                event = json.loads(handle.pipe.recv_bytes())
-            except (EOFError, OSError):
-                self._restart(handle)
-            else:
-                self._handle(handle, event)
+        """Handle what the links report, and wait so long for the first report."""
+        for event in self.links.events(seconds):
+            self._handle(event)
 
-    def _handle(self, handle: WorkerHandle, event: dict[str, Any]) -> None:
-        kind = event["event"]
-        if kind == "joined":
-            handle.linked = handle.idle = True
-            handle.identity = str(event["who"])
-            step, momentum = handle.momentum()
-            detail = "" if momentum is None else f"continues with its momentum of step {step}"
-            self._log(events.JOINED, handle, detail)
-        elif kind == "row":
-            self._take_row(handle, event)
-        elif kind in ("rejected", "stray"):
-            handle.idle = True
-            if kind == "rejected":
-                handle.answered = handle.asked == self._asked
-            self._log(events.REJECTED, handle, str(event["why"]))
-        elif kind == "lost":
-            self._log(events.LOST, handle, ("" if handle.linked else "could not join: ") + str(event["why"]))
-            handle.linked = False
+    def _handle(self, event: LinkEvent) -> None:
+        if isinstance(event, Refused):
+            self.log.add(self._step, events.REFUSED, event.worker, event.why, event.who)
+            return
+        worker = self.each[event.worker]
+        if isinstance(event, Answered):
+            self._take_row(worker, event)
+        elif isinstance(event, Joined):
+            worker.is_gone()
+            worker.linked = worker.idle = True
+            worker.identity = event.who
+            step, momentum = worker.momentum()
+            self._log(events.JOINED, worker, "" if momentum is None else f"continues with its momentum of step {step}")
+        elif isinstance(event, Rejected):
+            worker.idle = True  # what it was asked for may never come
+            if not event.logged:
+                self._log(events.REJECTED, worker, event.why)
+        elif isinstance(event, Lost):
+            if event.rejected:
+                self._log(events.REJECTED, worker, event.why)
+            self._log(events.LOST, worker, event.why)
+            worker.is_gone()
 
-    def _take_row(self, handle: WorkerHandle, event: dict[str, Any]) -> None:
+    def _take_row(self, worker: LinkedWorker, event: Answered) -> None:
         """Copy a row of this round into the matrix while others are on their way, and keep the worker's momentum."""
-        step, values = int(event["step"]), handle.buffers.answers[event["slot"]].values
-        handle.has_answered(step)
+        worker.idle, worker.late = True, False
+        values = event.values
         alone = values.numel() == self._dimension  # else the momentum comes behind the row
         row, momentum = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
-        if step == self._asked:
-            handle.answered = True
-            self._received.add(handle.worker)
-            self._losses[handle.worker] = float(event["loss"])
-            finite = copy_finite(row, self._rows[handle.worker])
+        if event.step == self._asked:
+            worker.answered = True
+            self._received.add(worker.number)
+            self._losses[worker.number] = event.loss
+            finite = copy_finite(row, self._rows[worker.number])
             if finite:
-                self._finite.add(handle.worker)
+                self._finite.add(worker.number)
             else:
-                self._log(events.NOT_FINITE, handle, "the row holds NaN or inf; the rule leaves it out")
+                self._log(events.NOT_FINITE, worker, "the row holds NaN or inf; the rule leaves it out")
         else:
             finite = bool(all_finite(row))
         if self.accumulates:
             if finite if alone else bool(all_finite(momentum)):  # a worker that restarts must not continue from NaN
-                handle.keep_momentum(step, momentum)
+                worker.keep_momentum(event.step, momentum)
             else:
-                handle.copy_momenta()
+                worker.copy_momenta()
 
-    def _restart(self, handle: WorkerHandle) -> None:
-        """Begin the next generation of a link whose process has ended or is to end."""
-        was_linked, process = handle.linked, handle.process
-        assert handle.pipe
-        self._poll.unregister(handle.pipe.fileno())
-        del self._by_descriptor[handle.pipe.fileno()]
-        handle.stop()
-        code = process.exitcode if process else None
-        if was_linked and code is not None and code < 0:
-            name = signal.Signals(-code).name
-            too_long = name == "SIGABRT"
-            detail = f"its link was ended by {name}" + (", as a message that is too long does" if too_long else "")
-            self._log(events.REJECTED if too_long else events.LOST, handle, detail)
-        self._start(handle)
-
-    def _log(self, event: str, handle: WorkerHandle, detail: str) -> None:
-        self.log.add(self._step, event, handle.worker, detail, handle.identity)
+    def _log(self, event: str, worker: LinkedWorker, detail: str) -> None:
+        self.log.add(self._step, event, worker.number, detail, worker.identity)
 
     def missing(self) -> list[int]:
         """Return the numbers of the workers that are not linked."""
-        return [handle.worker for handle in self.handles if not handle.linked]
+        return [worker.number for worker in self.each if not worker.linked]
 
     def describe_missing(self) -> str:
         """Return the numbers of the missing and of the late workers, for people."""
-        late = [handle.worker for handle in self.handles if handle.linked and handle.late]
+        late = [worker.number for worker in self.each if worker.linked and worker.late]
         parts = [("missing", self.missing()), ("late", late)]
         return ", ".join(f"{word}: {' '.join(map(str, numbers))}" for word, numbers in parts if numbers)
 
@@ -349,14 +347,6 @@ class LinkedWorkers:
 
     def close(self, over: bool) -> None:
         """End all links. With `over` the workers learn that the run has ended; else they wait for a server."""
-        if over:
-            self.store.set(OVER, "yes")
-            for handle in self.handles:
-                if handle.pipe:
-                    handle.order("end")
-            until = time.monotonic() + min(_END_SECONDS, self.grace)
-            for handle in self.handles:
-                if handle.process:
-                    handle.process.join(max(0.0, until - time.monotonic()))
-        for handle in self.handles:
-            handle.stop()
+        for event in self.links.close(over, min(_END_SECONDS, self.grace)):
+            if isinstance(event, Refused):
+                self._handle(event)

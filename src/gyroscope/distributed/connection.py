@@ -1,0 +1,104 @@
+"""A worker's end of its connection to the server."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+
+from gyroscope._core.errors import LinkError
+from gyroscope.distributed.protocol import HEAD_SIZE, Head, MalformedMessageError
+
+_TLS_ALERT = b"\x15\x03"
+_MISTAKES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "UNSUPPORTED", "ALERT_DECRYPT")
+"""In the reason of an SSLError: trying again would not help."""
+
+
+class ServerConnection:
+    """A stream of messages from and to the server.
+
+    Args:
+        host: Where the server listens.
+        port: Its port.
+        context: For TLS; None without.
+        seconds: For the connection to come about.
+
+    Raises:
+        LinkError: The two sides do not accept each other's certificates, or only one of them speaks TLS.
+        OSError: There is no connection.
+    """
+
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, seconds: float) -> None:
+        self._context, self._host = context, host
+        self._socket = socket.create_connection((host, port), timeout=seconds)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if context:
+                self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except ssl.SSLError as problem:
+            self._socket.close()
+            raise self._explained(problem) from problem
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> ServerConnection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def send(self, content: bytes | memoryview, seconds: float) -> None:
+        """Send all of it; OSError where that takes longer, or the server is gone."""
+        self._socket.settimeout(seconds)
+        try:
+            self._socket.sendall(content)
+        except ssl.SSLError as problem:
+            raise self._explained(problem) from problem
+
+    def receive_head(self, seconds: float) -> Head:
+        """Wait for the head of the next message.
+
+        Raises:
+            LinkError: What came is no message of ours.
+            OSError: Nothing came, or the connection has ended.
+        """
+        content = bytearray(HEAD_SIZE)
+        self.receive(memoryview(content), seconds)
+        try:
+            return Head.parse(content)
+        except MalformedMessageError as problem:
+            raise LinkError(f"the server sent a message that cannot be read: {problem}") from problem
+
+    def receive(self, place: memoryview, seconds: float) -> None:
+        """Fill this memory; OSError where that takes longer, or the connection ends before."""
+        until, filled = time.monotonic() + seconds, 0
+        while filled < len(place):
+            self._socket.settimeout(max(0.001, until - time.monotonic()))
+            try:
+                count = self._socket.recv_into(place[filled:])
+            except ssl.SSLError as problem:
+                raise self._explained(problem) from problem
+            if count == 0:
+                raise ConnectionError("the server closed the connection")
+            filled += count
+            if self._context is None and bytes(place[:2]) == _TLS_ALERT:
+                raise LinkError("the server speaks TLS: name this worker's certificate with --cert")
+
+    def _explained(self, problem: ssl.SSLError) -> OSError | LinkError:
+        """Return the error to raise: a LinkError where trying again would not help."""
+        reason = problem.reason or ""
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            return LinkError(
+                f"the server at {self._host} does not prove that it is the one of ca.crt ({problem.verify_message}): "
+                "use the ca.crt of its keys, and a host name or address that gyroscope keys init was given"
+            )
+        if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason:
+            return LinkError("the server does not speak TLS: leave out --cert, or start it with --keys")
+        if any(word in reason for word in _MISTAKES):
+            return LinkError(
+                f"the server does not accept this worker's certificate ({reason.replace('_', ' ').lower()}): ask for a "
+                "new one (gyroscope keys add)"
+            )
+        return problem

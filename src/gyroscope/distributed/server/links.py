@@ -1,0 +1,359 @@
+"""The links to all workers: a listening socket and an event loop in a thread of its own.
+
+A stranger costs the server one descriptor and a few kilobytes for a few seconds. Memory for rows belongs to workers'
+numbers, not to connections, so that nobody can have more of it allocated by joining often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import secrets
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyroscope._core.errors import CertificateError
+from gyroscope._core.foreign_text import shortened
+from gyroscope.distributed import tls
+from gyroscope.distributed.certificates import RevocationList, identity_of
+from gyroscope.distributed.protocol import (
+    END,
+    FINAL,
+    LATER,
+    NO_STEP,
+    OFFER,
+    TAKEN,
+    UNKNOWN,
+    WELCOME,
+    Head,
+    Offer,
+    bytes_of,
+    text_message,
+)
+from gyroscope.distributed.server.connection import CLOSED, GREETING, LINKED, PREPARING, WorkerConnection
+from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Rejected
+from gyroscope.distributed.server.refusals import Refusals
+
+MomentumOf = Callable[[int], tuple[int, Tensor | None]]
+"""Returns the momentum that a worker continues with, and its step; (NO_STEP, None) for none."""
+
+HEARTBEAT_SECONDS = 5.0
+"""An idle link sends a message that often, so that a worker can tell a slow server from one that is gone."""
+_INTRODUCTION_SECONDS = 10.0
+"""For the handshake of TLS, and for a HELLO after it."""
+_PREPARATION_SECONDS = 600.0
+"""For a worker's data to be loaded."""
+_MOST_STRANGERS = 128
+"""Connections before their HELLO. Beyond, the oldest is closed: an honest worker needs a fraction of a second."""
+_MOST_JOINS = 10
+"""Times that a worker may join within a minute: each costs the server its momentum to send, and lines in the log."""
+_TICK_SECONDS = 1.0
+
+
+class Links:
+    """Accept workers, send them parameters, and report what comes back. Only one thread calls the public methods.
+
+    Args:
+        listener: A listening socket, which is closed in the end.
+        keys: The folder with the server's keys; None for connections without TLS.
+        report: Called with what the operator should hear, from the thread of the loop.
+    """
+
+    def __init__(
+        self, listener: socket.socket, keys: Path | None = None, report: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.host, self.port = listener.getsockname()[:2]
+        self.context = tls.server_context(keys) if keys else None
+        self.revoked = RevocationList(keys / "revoked.txt", report) if keys else None
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.address = f"{'https' if keys else 'http'}://{host}:{self.port}"
+        self.answer_bytes = 0
+        self.linked: dict[int, WorkerConnection] = {}
+        """By number, from a worker's introduction on."""
+        self._offer: Offer | None = None
+        self._patience = 60.0
+        self._over = self._closing = False
+        self._joins: dict[int, list[float]] = {}
+        self._events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
+        self.refusals = Refusals(self._events.put)
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._listener = listener
+        listener.setblocking(False)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="links", daemon=True)
+        self._thread.start()
+
+    # -- what the run calls -------------------------------------------------------------------------------------------
+
+    def open(self, offer: Offer, momentum_of: MomentumOf, patience: float) -> None:
+        """Let workers join from now on.
+
+        Args:
+            offer: What they are told. Its count says how many there are.
+            momentum_of: Asked when a worker joins.
+            patience: Seconds without an answer after which a worker's link is closed.
+        """
+        dtype: torch.dtype = getattr(torch, offer.dtype)
+        accumulates = offer.config.momentum == "workers"
+        # A worker's last row stays where it came in: a worker that restarts continues with it. Then the next one needs
+        # a place of its own.
+        slots = 2 if accumulates else 1
+        self._answers = torch.empty(offer.count, slots, offer.answer_values, dtype=dtype)
+        self._turns = [0] * offer.count
+        self._parameters = tuple(torch.empty(offer.dimension, dtype=dtype) for _ in range(2))
+        self._slot, self._step = 0, NO_STEP
+        self._momentum_of, self._patience = momentum_of, patience
+        self.answer_bytes = offer.answer_values * dtype.itemsize
+        self._offer_message = text_message(OFFER, offer.text())
+        self._offer = offer
+
+    def publish(self, step: int, parameters: Tensor) -> None:
+        """Copy the parameters of this step, which the next questions send.
+
+        They go to the slot from which no link still sends older ones. If links still send from both, those of one
+        round must join again: the fewer, or the slower ones.
+        """
+        while True:
+            sending = [each for each in list(self.linked.values()) if each.sending]
+            by_slot = {slot: [each for each in sending if each.slot == slot] for slot in range(2)}
+            if not all(by_slot.values()):
+                break
+            slow = min(by_slot.values(), key=lambda group: (len(group), group[0].asked))
+            self._in_loop(self._drop(slow)).result()
+        self._slot, self._step = 1 if by_slot[0] else 0, step
+        self._parameters[self._slot].copy_(parameters)
+
+    def ask(self, workers: Iterable[int]) -> None:
+        """Send these linked workers what was published last, and expect their answers."""
+        asked = [self.linked[number] for number in workers if number in self.linked]
+        for connection in asked:
+            connection.asked, connection.slot = self._step, self._slot
+        if asked:
+            self._loop.call_soon_threadsafe(self._send_round, asked, self._step, self._slot)
+
+    def events(self, seconds: float) -> list[LinkEvent]:
+        """Return what has happened since, and wait that long at most for the first event."""
+        found: list[LinkEvent] = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait())
+            while True:
+                found.append(self._events.get_nowait())
+        return found
+
+    def close(self, over: bool, seconds: float) -> list[LinkEvent]:
+        """Close all links, within that time, and the socket; return the last events.
+
+        With `over` the workers learn that the run has ended; else they look for a server again.
+        """
+        if self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):
+                self._in_loop(self._close(over, seconds)).result(seconds + 5.0)
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5.0)
+        self._listener.close()
+        self.refusals.summarise(now=True)
+        return self.events(0.0)
+
+    def _in_loop(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    # -- all that follows runs in the loop's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        tasks = [self._loop.create_task(self._accept()), self._loop.create_task(self._tick())]
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in [*tasks, *self._strangers]:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, *self._strangers, return_exceptions=True))
+            self._loop.close()
+
+    async def _accept(self) -> None:
+        while True:
+            try:
+                connected, address = await self._loop.sock_accept(self._listener)
+            except OSError as problem:  # out of descriptors: those who are there must go first
+                self.refusals.add("resources", "", f"a connection could not be accepted: {shortened(problem)}")
+                await asyncio.sleep(0.2)
+                continue
+            try:
+                _prepare(connected, self._patience)
+            except OSError:  # it is gone already
+                connected.close()
+                continue
+            peer = f"{address[0]}:{address[1]}"
+            if len(self._strangers) >= _MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                oldest.cancel()
+            task = self._loop.create_task(self._greet(connected, peer))
+            self._strangers[task] = None
+            task.add_done_callback(lambda done: self._strangers.pop(done, None))
+
+    async def _greet(self, connected: socket.socket, peer: str) -> None:
+        """Bring a connection up to its introduction, or end it."""
+        connection = WorkerConnection(self, peer)
+        handshake = _INTRODUCTION_SECONDS if self.context else None
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection, connected, ssl=self.context, ssl_handshake_timeout=handshake
+            )
+            if self.context:
+                certificate = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                connection.identity = identity_of(ssl.DER_cert_to_PEM_cert(certificate).encode())
+                connection.who = f"{connection.identity.name} at {peer}"
+            begun = time.monotonic()
+            while connection.state == GREETING:
+                if time.monotonic() - begun > _INTRODUCTION_SECONDS:
+                    raise ConnectionAbortedError(f"it said nothing for {_INTRODUCTION_SECONDS:g} s")
+                await asyncio.sleep(0.05)
+        except asyncio.CancelledError:
+            if connection.state == GREETING:  # else it has just been introduced
+                self._turn_away(connection, "crowd", f"more than {_MOST_STRANGERS} connections are being made")
+        except CertificateError as problem:
+            self._turn_away(connection, "certificate", str(problem))
+        except ssl.SSLError as problem:
+            reason = "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake"
+            said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
+            self._turn_away(connection, reason, f"no TLS connection: {said}")
+        except ConnectionAbortedError as problem:
+            self._turn_away(connection, "silence", shortened(problem))
+        except OSError as problem:
+            self._turn_away(connection, "handshake", f"no connection: {shortened(problem)}")
+
+    def _turn_away(self, connection: WorkerConnection, reason: str, why: str) -> None:
+        """Report a stranger, and end its connection; asyncio ends one that did not come about."""
+        if not self._closing:
+            self.refusals.add(reason, connection.who, why)
+        if hasattr(connection, "transport"):
+            connection.close(why)
+
+    async def _tick(self) -> None:
+        """Send heartbeats, and close links whose worker is silent, or revoked."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            self.refusals.summarise()
+            now = time.monotonic()
+            for connection in list(self.linked.values()):
+                identity = connection.identity
+                if identity and self.revoked and self.revoked.is_revoked(identity.serial):
+                    connection.close(f"the certificate of {identity.name} was revoked")
+                elif connection.state == PREPARING:
+                    if now - connection.since > _PREPARATION_SECONDS:
+                        connection.close(f"not ready after {_PREPARATION_SECONDS:g} s")
+                elif connection.pending != NO_STEP:
+                    if now - connection.since > self._patience:
+                        connection.close(f"no answer for {self._patience:g} s")
+                elif now - connection.since > HEARTBEAT_SECONDS:
+                    connection.since = now
+                    connection.ping()
+
+    # -- what connections report --------------------------------------------------------------------------------------
+
+    def introduced(self, connection: WorkerConnection, number: int) -> None:
+        identity = connection.identity
+        claimed, number = number, identity.number if identity else number
+        connection.state = PREPARING  # or it waits for the end
+        holder = self.linked.get(number)
+        if self._over:
+            connection.say_and_close(Head(END).pack())
+        elif self._offer is None:
+            connection.refuse(LATER, "the server is loading its data")
+        elif identity and self.revoked and self.revoked.is_revoked(identity.serial):
+            self._refuse(connection, "revoked", FINAL, f"the certificate of {identity.name} is revoked", number)
+        elif identity and claimed not in (UNKNOWN, number):
+            why = f"the certificate of {identity.name} is worker {number}'s, not worker {claimed}'s"
+            self._refuse(connection, "number", FINAL, why, claimed)
+        elif not 0 <= number < self._offer.count:
+            why = f"there is no worker {number}: numbers go from 0 to {self._offer.count - 1}"
+            self._refuse(connection, "number", FINAL, why, number)
+        elif holder:
+            self._refuse(connection, "taken", TAKEN, f"worker {number} is taken by {holder.who}", number)
+        elif not self._may_join(number):
+            why = f"worker {number} has joined {_MOST_JOINS} times within a minute"
+            self._refuse(connection, "joins", LATER, why, number)
+        else:
+            connection.number, connection.since = number, time.monotonic()
+            self.linked[number] = connection
+            connection.post(self._offer_message)
+
+    def _may_join(self, number: int) -> bool:
+        now = time.monotonic()
+        self._joins[number] = [*(at for at in self._joins.get(number, []) if now - at < 60.0), now][-_MOST_JOINS - 1 :]
+        return len(self._joins[number]) <= _MOST_JOINS
+
+    def _refuse(self, connection: WorkerConnection, reason: str, code: int, why: str, worker: int) -> None:
+        self.refusals.add(reason, connection.who, why, worker)
+        connection.refuse(code, why)
+
+    def prepared(self, connection: WorkerConnection) -> None:
+        connection.state, connection.since = LINKED, time.monotonic()
+        connection.session = secrets.randbits(62)
+        step, momentum = self._momentum_of(connection.number)
+        payload = b"" if momentum is None else bytes(bytes_of(momentum.contiguous()))
+        connection.post(Head(WELCOME, step, connection.session, len(payload)).pack(), payload)
+        self._events.put(Joined(connection.number, connection.who))
+
+    def place_of_answer(self, connection: WorkerConnection) -> memoryview:
+        return bytes_of(self._answers[connection.number, self._turns[connection.number]])
+
+    def answered(self, connection: WorkerConnection, step: int, loss: float) -> None:
+        number = connection.number
+        turn = self._turns[number]
+        self._turns[number] = (turn + 1) % self._answers.shape[1]
+        self._events.put(Answered(number, step, loss, self._answers[number, turn]))
+
+    def rejected(self, connection: WorkerConnection, why: str, logged: bool) -> None:
+        self._events.put(Rejected(connection.number, why, logged))
+
+    def closed(self, connection: WorkerConnection, why: str, rejected: bool) -> None:
+        if self.linked.get(connection.number) is connection:
+            del self.linked[connection.number]
+            if connection.session:
+                self._events.put(Lost(connection.number, why, rejected))
+            else:
+                self.refusals.add("unfinished", connection.who, f"could not join: {why}", connection.number)
+
+    def _send_round(self, connections: list[WorkerConnection], step: int, slot: int) -> None:
+        parameters = bytes_of(self._parameters[slot])
+        for connection in connections:
+            connection.ask(step, parameters)
+
+    async def _drop(self, connections: list[WorkerConnection]) -> None:
+        for connection in connections:
+            connection.close(f"still receives the parameters of step {connection.asked}")
+        while any(connection.state != CLOSED for connection in connections):
+            await asyncio.sleep(0)
+
+    async def _close(self, over: bool, seconds: float) -> None:
+        self._over, self._closing = over, True
+        for connection in list(self.linked.values()):
+            if over and connection.state != CLOSED:
+                connection.say_and_close(Head(END).pack())
+            else:
+                connection.close("the server ends")
+        until = time.monotonic() + seconds
+        while self.linked and time.monotonic() < until:
+            await asyncio.sleep(0.01)
+        for connection in list(self.linked.values()):
+            connection.close("the server ends")
+
+
+def _prepare(connected: socket.socket, patience: float) -> None:
+    """Send small messages at once, and notice a machine that is gone."""
+    connected.setblocking(False)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))

@@ -1,0 +1,372 @@
+"""Peers that the server must survive: real connections on loopback, most of them with TLS.
+
+A round with honest workers is played after each of them, and what they cost the server is bounded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hostile_peers import (
+    SECONDS,
+    Peer,
+    answer_to,
+    certificate_of_another_authority,
+    days_ago,
+    ended,
+    expired_certificate,
+    flood_of_joins,
+    plain,
+    send_random_bytes,
+)
+
+import gyroscope as gy
+from gyroscope._core.errors import LinkError
+from gyroscope.distributed import certificates
+from gyroscope.distributed.protocol import (
+    ANSWER,
+    END,
+    FINAL,
+    HELLO,
+    LATER,
+    NO_STEP,
+    REFUSE,
+    ROUND,
+    TAKEN,
+    Head,
+    Offer,
+    text_message,
+)
+from gyroscope.distributed.server import links as links_module
+from gyroscope.distributed.server import refusals
+from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
+from gyroscope.distributed.server.links import Links
+from gyroscope.distributed.server.parameter_server import listen
+
+
+class Rig:
+    """Links for three workers, and honest ones for two of them."""
+
+    def __init__(self, folder: Path, dimension: int = 1000, momentum: str = "workers", patience: float = 60.0) -> None:
+        self.keys, self.dimension = folder / "keys", dimension
+        with days_ago(40):
+            certificates.create_authority(self.keys)
+        for number in range(3):
+            certificates.add_worker(self.keys, f"worker-{number}")
+        self.links = Links(listen("127.0.0.1", 0, exposed=True), self.keys)
+        config = gy.Config(workers=3, momentum=momentum).resolve()
+        self.offer = Offer(config, 3, dimension, "float32", 1.0)
+        self.seen: list[LinkEvent] = []
+        self.step = -1
+        self.patience = patience
+
+    def open(self) -> None:
+        self.links.open(self.offer, lambda number: (NO_STEP, None), self.patience)
+
+    def peer(self, name: str, seconds: float = SECONDS) -> Peer:
+        """Connect the owner of one of the certificates."""
+        return Peer(self.links.port, self.keys / f"{name}.crt", seconds)
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        begun = time.monotonic()
+        while not happened():
+            assert time.monotonic() - begun < SECONDS, self.seen
+            self.seen += self.links.events(0.05)
+
+    def of(self, kind: Any, worker: int | None = None) -> list[Any]:
+        return [each for each in self.seen if isinstance(each, kind) and worker in (None, each.worker)]
+
+    def refused(self, word: str) -> Refused:
+        """Wait for a refusal whose reason has this word, and return it."""
+        self.until(lambda: any(word in each.why for each in self.of(Refused)))
+        return next(each for each in self.of(Refused) if word in each.why)
+
+    def play(self) -> None:
+        """Play a round with the two honest workers, which answer with their numbers and the step."""
+        self.step += 1
+        before = len(self.of(Answered))
+        self.links.publish(self.step, torch.full((self.dimension,), float(self.step)))
+        self.links.ask([0, 1])
+        self.until(lambda: len(self.of(Answered)) == before + 2)
+        for answer in self.of(Answered)[-2:]:
+            assert answer.step == self.step
+            assert answer.values.unique().tolist() == [10.0 * answer.worker + self.step]
+
+
+def honest(peer: Peer, number: int, dimension: int) -> None:
+    with peer, contextlib.suppress(OSError, LinkError):
+        while True:
+            head, content = peer.receive()
+            if head.kind == END:
+                return
+            if head.kind == ROUND:
+                parameters = torch.frombuffer(bytearray(content), dtype=torch.float32)
+                assert parameters.unique().tolist() == [float(head.step)]
+                peer.answer(head.step, torch.full((dimension,), 10.0 * number + head.step))
+
+
+@contextlib.contextmanager
+def running(rig: Rig) -> Iterator[Rig]:
+    """Let the two honest workers join, and play a round before and after what the test does."""
+    threads = []
+    try:
+        rig.open()
+        for number in range(2):
+            peer = rig.peer(f"worker-{number}")
+            peer.join()
+            threads.append(threading.Thread(target=honest, args=(peer, number, rig.dimension), daemon=True))
+            threads[-1].start()
+        rig.until(lambda: len(rig.of(Joined)) == 2)
+        rig.play()
+        yield rig
+        rig.play()
+        assert not rig.of(Lost, 0) and not rig.of(Lost, 1)
+    finally:
+        rig.links.close(True, 5.0)
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with running(Rig(tmp_path)) as found:
+        yield found
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+# -- strangers ---------------------------------------------------------------------------------------------------------
+
+
+def test_random_bytes(rig: Rig) -> None:
+    before = descriptors()
+    send_random_bytes(rig.links.port)
+    assert rig.refused("no ").who.startswith("127.0.0.1:")
+    assert descriptors() <= before + 2
+
+
+def test_somebody_who_says_nothing_and_many_of_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Held connections cost the server a bounded number of descriptors, and honest workers get in all the same."""
+    monkeypatch.setattr(links_module, "_MOST_STRANGERS", 20)
+    monkeypatch.setattr(links_module, "_INTRODUCTION_SECONDS", 2.0)
+    before = descriptors()
+    held = [plain(rig.links.port) for _ in range(200)]
+    time.sleep(0.5)
+    assert descriptors() - before - len(held) <= 25
+    with rig.peer("worker-2") as late:
+        late.join()
+        rig.until(lambda: bool(rig.of(Joined, 2)))
+    assert all(ended(peer) for peer in held)
+    rig.refused("connections are being made")
+    rig.refused("SSL handshake is taking longer")
+    for peer in held:
+        peer.close()
+
+
+def test_a_handshake_without_a_word_after_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "_INTRODUCTION_SECONDS", 1.0)
+    with rig.peer("worker-2") as peer:
+        assert peer.is_cut_off()
+    assert "worker-2 at 127.0.0.1" in rig.refused("said nothing").who
+
+
+def test_a_slow_introduction(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte at a time does not buy more time."""
+    monkeypatch.setattr(links_module, "_INTRODUCTION_SECONDS", 1.0)
+    with rig.peer("worker-2") as peer, contextlib.suppress(OSError):
+        for byte in text_message(HELLO, "x" * 100):
+            peer.send(bytes([byte]))
+            time.sleep(0.1)
+        pytest.fail("it was not cut off")
+    rig.refused("said nothing")
+
+
+@pytest.mark.parametrize("who", ["nobody", "another authority", "an expired one", "the server's"])
+def test_certificates_that_do_not_count(rig: Rig, who: str, tmp_path: Path) -> None:
+    """They learn nothing: not even the offer."""
+    certificate = {
+        "nobody": lambda: None,
+        "another authority": lambda: certificate_of_another_authority(tmp_path / "other"),
+        "an expired one": lambda: expired_certificate(rig.keys),
+        "the server's": lambda: rig.keys / "server.crt",
+    }[who]()
+    assert answer_to(rig.links.port, rig.keys, certificate) == b""
+    assert rig.refused("no TLS connection").who.startswith("127.0.0.1:")
+    assert rig.links.refusals.counts["certificate"] == 1
+    assert not rig.of(Joined, 2)
+
+
+def test_plain_text_to_a_server_with_tls(rig: Rig) -> None:
+    with Peer(rig.links.port, None) as peer, pytest.raises((LinkError, OSError)):
+        peer.hello(2)
+    rig.refused("no TLS connection")
+
+
+# -- workers that are what they say, and lie ---------------------------------------------------------------------------
+
+
+def test_another_number_than_the_certificate_s(rig: Rig) -> None:
+    with rig.peer("worker-2") as peer:
+        head, said = peer.hello(number=1)
+        assert (head.kind, head.step) == (REFUSE, FINAL) and b"is worker 2's, not worker 1's" in said
+        assert peer.is_cut_off()
+    assert "worker-2" in rig.refused("not worker 1's").who
+
+
+def test_a_certificate_that_is_used_twice(rig: Rig) -> None:
+    with rig.peer("worker-0") as peer:
+        head, said = peer.hello()
+        assert (head.kind, head.step) == (REFUSE, TAKEN) and b"worker 0 is taken by worker-0" in said
+    assert rig.refused("is taken by").worker == 0
+
+
+def test_a_certificate_that_is_revoked_while_it_is_used(rig: Rig) -> None:
+    with rig.peer("worker-2") as peer:
+        peer.join()
+        certificates.revoke(rig.keys, "worker-2")
+        assert peer.is_cut_off()
+    rig.until(lambda: bool(rig.of(Lost, 2)))
+    assert "revoked" in rig.of(Lost, 2)[0].why
+    with rig.peer("worker-2") as peer:
+        head, said = peer.hello()
+        assert (head.kind, head.step) == (REFUSE, FINAL) and b"is revoked" in said
+    certificates.add_worker(rig.keys, "worker-2-new", 2)
+    with rig.peer("worker-2-new") as peer:
+        peer.join()
+
+
+def test_a_flood_of_joins(rig: Rig) -> None:
+    """A worker that joins and leaves all the time is refused for a while, and fills neither memory nor the log."""
+    head, said = flood_of_joins(rig.links.port, rig.keys / "worker-2.crt")
+    assert head.step == LATER and b"joined 10 times within a minute" in said
+    rig.until(lambda: rig.links.refusals.counts["unfinished"] == 10)
+    rig.play()
+    assert len([each for each in rig.of(Refused) if "could not join" in each.why]) == 5
+    assert rig.links._answers.shape[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Head(HELLO, 2, size=2**40).pack(), "announces 1,099,511,627,776 bytes"),
+        (Head(ANSWER, 0, size=4000).pack(), "out of place"),
+        (b"\0" * 40, "does not begin like a message"),
+    ],
+)
+def test_wrong_messages_before_a_worker_has_joined(rig: Rig, content: bytes, why: str) -> None:
+    with rig.peer("worker-2") as peer:
+        peer.send(content)
+        assert peer.is_cut_off()
+    assert not rig.of(Joined, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (Head(ANSWER, 0, size=2**60).pack(), "announces 1,152,921,504,606,846,976 bytes"),
+        (Head(ANSWER, 0, size=0).pack(), "announces 0 bytes"),
+        (Head(HELLO, 0, size=10).pack(), "kind 1 is out of place"),
+        (Head(ROUND, 0, size=4000).pack(), "kind 6 is out of place"),
+        (b"GET / HTTP/1.1\r\nHost: server\r\n\r\n" + b" " * 20, "does not begin like a message"),
+    ],
+)
+def test_wrong_messages_after_a_worker_has_joined(rig: Rig, content: bytes, why: str) -> None:
+    with rig.peer("worker-2") as peer:
+        peer.join()
+        rig.until(lambda: bool(rig.of(Joined, 2)))
+        peer.send(content)
+        assert peer.is_cut_off()
+    rig.until(lambda: bool(rig.of(Lost, 2)))
+    [lost] = rig.of(Lost, 2)
+    assert why in lost.why and lost.rejected
+
+
+def test_answers_that_nobody_asked_for(rig: Rig) -> None:
+    """Rows for future rounds, for old ones, a second time: the first is logged, the third ends the link.
+
+    The run hears of the second, too: else it would wait for an answer that has been thrown away.
+    """
+    values = torch.zeros(rig.dimension)
+    with rig.peer("worker-2") as peer:
+        peer.join()
+        rig.until(lambda: bool(rig.of(Joined, 2)))
+        peer.answer(5, values)
+        rig.until(lambda: bool(rig.of(Rejected, 2)))
+        peer.answer(6, values)
+        rig.play()
+        rig.until(lambda: len(rig.of(Rejected, 2)) == 2)
+        assert [event.logged for event in rig.of(Rejected, 2)] == [False, True] and not rig.of(Lost, 2)
+        peer.answer(7, values)
+        assert peer.is_cut_off()
+    rig.until(lambda: bool(rig.of(Lost, 2)))
+    assert "3 answers in a row" in rig.of(Lost, 2)[0].why and not rig.of(Answered, 2)
+
+
+def test_a_stream_that_was_recorded(rig: Rig) -> None:
+    """What a worker sent in an earlier session does not count in this one, even where the step is the same."""
+    with rig.peer("worker-2") as peer:
+        peer.join()
+        recorded = peer.session
+    rig.until(lambda: bool(rig.of(Lost, 2)))
+    with rig.peer("worker-2") as peer:
+        peer.join()
+        rig.until(lambda: len(rig.of(Joined, 2)) == 2)
+        rig.links.ask([2])
+        head, _ = peer.receive()
+        peer.answer(head.step, torch.ones(rig.dimension), session=recorded)
+        rig.until(lambda: bool(rig.of(Rejected, 2)))
+        assert "another session" in rig.of(Rejected, 2)[0].why
+        peer.answer(head.step, torch.ones(rig.dimension))
+        rig.until(lambda: bool(rig.of(Answered, 2)))
+
+
+def test_a_worker_that_never_answers(tmp_path: Path) -> None:
+    with running(Rig(tmp_path, patience=2.0)) as rig, rig.peer("worker-2") as peer:
+        peer.join()
+        rig.until(lambda: bool(rig.of(Joined, 2)))
+        rig.links.ask([2])
+        rig.until(lambda: bool(rig.of(Lost, 2)))
+        assert rig.of(Lost, 2)[0].why == "no answer for 2 s"
+
+
+def test_a_worker_that_never_reads(tmp_path: Path) -> None:
+    """Its parameters stay where they are while others get the next ones; then it must go. Nothing piles up."""
+    with running(Rig(tmp_path, dimension=3_000_000)) as rig, rig.peer("worker-2") as peer:
+        peer.join()
+        rig.until(lambda: bool(rig.of(Joined, 2)))
+        rig.links.ask([2])
+        for _ in range(6):
+            rig.play()
+        stuck = rig.links.linked[2]
+        assert stuck.sending  # the others use the other slot
+        assert stuck.transport.get_write_buffer_size() < 600_000 and len(stuck._outbox) == 1
+        with rig.peer("worker-2", seconds=5) as again:
+            assert again.hello()[0].step == TAKEN
+
+
+# -- what is reported --------------------------------------------------------------------------------------------------
+
+
+def test_a_flood_of_refusals_is_a_few_lines() -> None:
+    now = [0.0]
+    reported: list[Refused] = []
+    counted = refusals.Refusals(reported.append, clock=lambda: now[0])
+    for number in range(1000):
+        counted.add("handshake", f"10.0.0.1:{number}", "no TLS connection")
+    assert len(reported) == 5 and counted.counts["handshake"] == 1000
+    now[0] = 61.0
+    counted.summarise()
+    assert "995 more refused" in reported[-1].why and reported[-1].who == "10.0.0.1:999"
+    counted.add("handshake", "10.0.0.2:1", "no TLS connection")
+    assert len(reported) == 7
