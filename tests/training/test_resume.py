@@ -278,3 +278,24 @@ def test_resuming_what_is_no_run_is_refused_and_writes_nothing(tmp_path: Path) -
     finished = gyroscope("train", "--resume", tmp_path / "nowhere")
     assert finished.code == 2 and "no run to resume" in finished.err
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_service_begins_its_run_and_continues_it(tmp_path: Path) -> None:
+    expected = undisturbed(tmp_path / "expected")
+    out = tmp_path / "run"
+    running = start(*arguments(out, "--continue"))
+    assert running.until(lambda: (out / "checkpoint.pt").exists())
+    running.kill()
+    assert not (out / "model.pt").exists()
+    assert gyroscope(*arguments(out, "--continue")).code == 0
+    assert contents(out) == expected
+    again = gyroscope(*arguments(out, "--continue"))  # the run is over: nothing happens
+    assert again.code == 0 and "maximum accuracy" in again.out and contents(out) == expected
+    other = gyroscope(*arguments(out, "--continue", steps=STEPS + 1))
+    assert other.code == 2 and f"steps {STEPS}, not {STEPS + 1}" in other.err and "another --out" in other.err
+
+
+@pytest.mark.parametrize("more", [(), ("--out", "a", "--overwrite"), ("--out", "a", "--resume", "a")])
+def test_a_service_must_name_its_run(more: tuple[str, ...]) -> None:
+    finished = gyroscope("train", "--continue", *more)
+    assert finished.code == 2 and "--continue needs --out" in finished.err

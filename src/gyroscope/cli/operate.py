@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 _STATUS = """\
 example:
-    gyroscope serve --status-port 9090 ...                 # answers on loopback only
-    gyroscope status 127.0.0.1:9090                        # a table that follows the run; Ctrl-C ends it
-    gyroscope status 127.0.0.1:9090 --once
+    gyroscope serve --status-port 29518 ...                 # answers on loopback only
+    gyroscope status 127.0.0.1:29518                        # a table that follows the run; Ctrl-C ends it
+    gyroscope status 127.0.0.1:29518 --once
 
-From another machine: ssh -L 9090:127.0.0.1:9090 server. Prometheus reads http://127.0.0.1:9090/metrics.
+From another machine: ssh -L 29518:127.0.0.1:29518 server. Prometheus reads http://127.0.0.1:29518/metrics.
 """
 _QUARANTINE = """\
 examples:

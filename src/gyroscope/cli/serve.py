@@ -36,6 +36,9 @@ examples:
   after a crash or a kill (workers wait for the server, and continue by themselves):
     gyroscope serve --resume runs/a
 
+  under systemd or the like, which starts the same command again (docs/deploy.md):
+    gyroscope serve --config run.toml --out runs/a --continue --status-port 29518 --log-events
+
 {_TRUST}
 exit code 3: too few workers for longer than --grace; the run can be resumed. events.csv lists joins and losses.
 """
@@ -129,7 +132,8 @@ def _run(options: argparse.Namespace) -> int:
             if server.status_port is not None and not hasattr(options, "quiet"):
                 print(f"status: gyroscope status 127.0.0.1:{server.status_port}", file=sys.stderr, flush=True)
             if not launch and not hasattr(options, "quiet"):
-                join = f"gyroscope work {server.address} " + ("--cert worker-K.crt" if keys else "--number K")
+                where_from = server.address.replace("//0.0.0.0:", "//HOST:").replace("//[::]:", "//HOST:")
+                join = f"gyroscope work {where_from} " + ("--cert worker-K.crt" if keys else "--number K")
                 print(f"workers join with: {join}    (K from 0 to {count - 1})", file=sys.stderr, flush=True)
             with _workers(server.address, keys, count, config) if launch else contextlib.nullcontext():
                 result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)

@@ -17,6 +17,9 @@ from gyroscope._core.errors import ConfigError
 STOPPED = 3
 """The exit code of a server that has too few workers, and of a worker that has lost its server."""
 
+MACHINE = ("device", "threads", "data_dir")
+"""Settings that say how a machine computes, not what."""
+
 
 def add_files(command: argparse.ArgumentParser) -> None:
     """Add the options that name the files of a run."""
@@ -24,6 +27,9 @@ def add_files(command: argparse.ArgumentParser) -> None:
     files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
     files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
     files.add_argument("--resume", metavar="DIR", help="continue the run in DIR, to the same bits as if uninterrupted")
+    files.add_argument("--continue", action="store_true", dest="continuing",
+                       help="continue the run in --out if there is one: for a service, which starts again and again "
+                       "with the same options")  # fmt: skip
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
 
 
@@ -78,7 +84,9 @@ def shown(options: argparse.Namespace) -> list[Any]:
 
 
 def resuming(options: argparse.Namespace) -> bool:
-    """Return whether to continue a run; raise where options would change it."""
+    """Return whether to continue a run, which is `options.resume`; raise where options would change it."""
+    if hasattr(options, "continuing"):
+        return _continues(options)
     if not hasattr(options, "resume"):
         return False
     others = [*_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
@@ -87,6 +95,26 @@ def resuming(options: argparse.Namespace) -> bool:
             f"--resume takes everything from {options.resume}/config.toml: leave out "
             + ", ".join(f"--{name.replace('_', '-')}" for name in others)
         )
+    return True
+
+
+def _continues(options: argparse.Namespace) -> bool:
+    """Return whether --out holds the run that the options describe; raise where it holds another one."""
+    from gyroscope.runs.run_dir import CONFIG, RunDirectory
+
+    if not hasattr(options, "out") or hasattr(options, "resume") or hasattr(options, "overwrite"):
+        raise ConfigError("--continue needs --out, which names the run, and goes with neither --resume nor --overwrite")
+    if not (Path(options.out) / CONFIG).is_file():
+        return False
+    wanted, there = configuration(options)[0].resolve(), RunDirectory.read_config(options.out).resolve()
+    for field in dataclasses.fields(wanted):
+        mine, recorded = getattr(wanted, field.name), getattr(there, field.name, None)
+        if mine != recorded and field.name not in MACHINE:
+            raise ConfigError(
+                f"the run in {options.out} has {field.name} = {recorded!r}, not {mine!r}, and a run keeps its "
+                "configuration: choose another --out for a new one, or take the old value"
+            )
+    options.resume = options.out
     return True
 
 

@@ -44,4 +44,4 @@ class EventLog:
                 row = (now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST))
                 table.writerow(row)
         if self._listener:
-            self._listener(dict(zip(COLUMNS, row, strict=True)))
+            self._listener({**dict(zip(COLUMNS, row, strict=True)), "worker": worker})
