@@ -38,6 +38,9 @@ launching._context.set_forkserver_preload(
 Faults = Mapping[int, str]
 """The fault of a worker at each step."""
 
+PREPARATION = -1
+"""The step of a fault before the first round: the worker waits at this gate with its data not loaded."""
+
 DEADLINE = 2.0
 
 
@@ -51,6 +54,9 @@ class FaultyWorker(Worker):
     """The number of a training sample that is NaN in this worker's data."""
 
     def make_computer(self, offer: Any) -> Any:
+        if self.faults.pop(PREPARATION, ""):
+            (self.folder / f"reached-{PREPARATION}-{self.number}").touch()
+            wait_for(lambda: (self.folder / f"open-{PREPARATION}").exists())
         computer = super().make_computer(offer)
         if self.poisoned is not None:
             computer.worker.data.inputs[self.poisoned] = float("nan")

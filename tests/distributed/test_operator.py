@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 import urllib.error
@@ -11,13 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from clusters import Cluster
+from clusters import PREPARATION, Cluster
+from exposition import parse
 from launching import gyroscope
 
 from gyroscope._core.errors import ConfigError
+from gyroscope.distributed import certificates, tls
 from gyroscope.distributed.http_pages import Page, serve_pages
+from gyroscope.distributed.prometheus_text import Histogram, number
 from gyroscope.distributed.server import quarantine as module
-from gyroscope.distributed.server.monitor import ServerMonitor
+from gyroscope.distributed.server.monitor import Link, ServerMonitor
 from gyroscope.distributed.server.quarantine import Quarantine, number_of, read_numbers, write_numbers
 from gyroscope.momentum import RobustAggregator
 
@@ -77,11 +81,14 @@ def test_numbers_of_workers(tmp_path: Path) -> None:
 def test_a_monitor_tells_who_is_of_no_use() -> None:
     monitor = ServerMonitor()
     monitor.begin("digits krum", 0, 10)
-    monitor.begin_with(5, 1, {"handshake": 3})
+    linked = {number: Link(name, None) for number, name in ((0, 'a"b\\c\nd'), (2, "c"), (3, "d"), (4, "e"))}
+    monitor.begin_with(5, 1, 4, {"handshake": 3}, lambda: linked)
+    linked[1] = Link("", None)
     rows = torch.randn(5, 10_000, generator=torch.Generator().manual_seed(1))
     rows[3] = 1e6
     rows[4] = torch.nan
     aggregator = RobustAggregator("trimmed-mean", 2)
+    assert [each["state"] for each in monitor.status()["workers"]] == ["linked"] * 5
     links = [('a"b', "ok"), ("", "late"), ("c", "ok"), ("d", "ok"), ("e", "not finite")]
     assert monitor.judged(0, aggregator.step(rows), links) == {3, 4}
     status = monitor.status()
@@ -89,12 +96,57 @@ def test_a_monitor_tells_who_is_of_no_use() -> None:
         "ok", "late", "ok", "suspect", "not finite",
     ]  # fmt: skip
     assert status["workers"][3]["suspicion"] == 1.0 and status["workers"][0]["suspicion"] == 0.0
-    text = monitor.pages()["/metrics"]().text
-    assert 'gyroscope_worker_state{worker="3",name="d",state="suspect"} 1' in text
-    assert 'gyroscope_worker_suspicion{worker="0",name="a\\"b"} 0' in text
-    assert 'gyroscope_refused_total{reason="handshake"} 3' in text
-    assert all(re.fullmatch(r"(# TYPE \S+ \w+)|(\w+(\{.*\})? [-+.\w]+)", line) for line in text.splitlines())
+    metrics = parse(monitor.pages()["/metrics"]().text)
+    assert metrics["gyroscope_worker_state"].value("gyroscope_worker_state", worker="3", state="suspect") == 1
+    assert metrics["gyroscope_worker_info"].value("gyroscope_worker_info", worker="0", name='a"b\\c\nd') == 1
+    refused = metrics["gyroscope_connections_refused_total"]
+    assert refused.value("gyroscope_connections_refused_total", reason="handshake") == 3
+    assert refused.value("gyroscope_connections_refused_total", reason="revoked") == 0
+    assert metrics["gyroscope_workers_linked"].value("gyroscope_workers_linked") == 5
+    assert metrics["gyroscope_workers_required"].value("gyroscope_workers_required") == 4
+    assert metrics["gyroscope_round_seconds"].value("gyroscope_round_seconds_count") == 1
+    del linked[2]
+    assert monitor.status()["workers"][2]["state"] == "missing"  # at once, not after the next round
     json.dumps(status)
+
+
+def test_metrics_before_the_first_round_are_whole() -> None:
+    monitor = ServerMonitor()
+    metrics = parse(monitor.pages()["/metrics"]().text)  # before the data is loaded
+    assert metrics["gyroscope_workers_expected"].value("gyroscope_workers_expected") == 0
+    monitor.begin_with(3, 1, 2, {}, dict)
+    metrics = parse(monitor.pages()["/metrics"]().text)
+    assert metrics["gyroscope_round_seconds"].value("gyroscope_round_seconds_count") == 0
+    assert not any(math.isnan(value) for metric in metrics.values() for value in metric.samples.values())
+    assert "gyroscope_evaluation" not in metrics
+    monitor.evaluated({"step": 0, "accuracy": math.nan, "loss": math.inf, "samples": 10})
+    evaluation = parse(monitor.pages()["/metrics"]().text)["gyroscope_evaluation"].samples
+    assert sorted(labels for _, labels in evaluation) == [(("measure", "accuracy"),), (("measure", "loss"),)]
+
+
+def test_the_first_round_does_not_last_from_the_servers_start_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor, now = ServerMonitor(), time.monotonic()
+    monitor.begin_with(3, 1, 2, {}, dict)
+    for seconds, call in ((500, monitor.assembled), (503, None)):
+        monkeypatch.setattr(
+            "gyroscope.distributed.server.monitor.time.monotonic", lambda seconds=seconds: now + seconds
+        )
+        if call:
+            call()
+    monitor.judged(0, RobustAggregator("median", 1).step(torch.randn(3, 10)), [("", "ok")] * 3)
+    assert monitor.latency.sum == pytest.approx(3.0)
+
+
+def test_numbers_keep_their_digits() -> None:
+    assert [number(value) for value in (12_345_678, 1234567.125, math.nan, math.inf, -math.inf, True)] == [
+        "12345678", "1234567.125", "NaN", "+Inf", "-Inf", "1",
+    ]  # fmt: skip
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.5, 1.0, 1.5, 99.0):
+        histogram.observe(value)
+    assert histogram.lines("x", "Help.")[2:] == [
+        'x_bucket{le="1.0"} 2', 'x_bucket{le="2.0"} 3', 'x_bucket{le="+Inf"} 4', "x_sum 102.0", "x_count 4",
+    ]  # fmt: skip
 
 
 def test_a_server_without_rounds_is_not_healthy_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +188,17 @@ def test_status_and_quarantine_of_a_run(tmp_path: Path) -> None:
         assert states[:4] == ["ok"] * 4 and states[4] in ("not finite", "quarantined")
         assert status["workers"][4]["name"] == "worker-4" and status["workers"][4]["suspicion"] == 1.0
         assert get(f"http://{found[1]}/healthz") == (200, "ok\n")
+        metrics = parse(get(f"http://{found[1]}/metrics")[1])
+        assert metrics["gyroscope_workers_linked"].value("gyroscope_workers_linked") == 5
+        assert metrics["gyroscope_rounds_total"].value("gyroscope_rounds_total") == 30
+        assert metrics["gyroscope_worker_rows_total"].value(
+            "gyroscope_worker_rows_total", worker="0", state="ok"
+        ) == pytest.approx(30)
+        days = 86400.0
+        for expiry, valid in (("", 1825), ("worker_", 365)):
+            name = f"gyroscope_{expiry}certificate_expiry_timestamp_seconds"
+            assert all(abs(at - time.time() - valid * days) < days for at in metrics[name].samples.values())
+        assert len(metrics["gyroscope_worker_certificate_expiry_timestamp_seconds"].samples) == 5
         shown = gyroscope("status", found[1], "--once")
         assert shown.code == 0 and "worker-4" in shown.out and "step 30/60" in shown.out
         assert cluster.events("quarantined", 4)
@@ -151,6 +214,16 @@ def test_status_and_quarantine_of_a_run(tmp_path: Path) -> None:
         assert {"joined", "not finite", "quarantined"} <= {event["event"] for event in events}
 
 
+def test_warnings_about_keys_are_heard(tmp_path: Path) -> None:
+    certificates.create_authority(tmp_path)
+    certificates.add_worker(tmp_path, "worker-0", days=3)
+    (tmp_path / "server.key").chmod(0o644)
+    with pytest.warns(UserWarning, match=r"may read .*server.key \(mode 0644\): chmod 600"):
+        tls.server_context(tmp_path)
+    with pytest.warns(UserWarning, match=r"worker-0.crt expires in 3 days"):
+        tls.worker_context(tmp_path / "worker-0.crt")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -162,3 +235,18 @@ def test_status_and_quarantine_of_a_run(tmp_path: Path) -> None:
 def test_mistakes(arguments: tuple[object, ...], message: str) -> None:
     finished = gyroscope(*arguments)
     assert finished.code == 2 and message in finished.err and "Traceback" not in finished.err
+
+
+@pytest.mark.slow
+def test_workers_that_load_their_data_do_not_end_the_run(tmp_path: Path) -> None:
+    options = ("--workers", 3, "--declared-byzantine", 0, "--rule", "average", "--steps", 3, "--threads", 1)
+    with Cluster(tmp_path, *options, workers=3) as cluster:
+        cluster.faults = {2: {PREPARATION: "waits"}}
+        cluster.serve("--grace", 2)
+        cluster.join()
+        cluster.at_gate(PREPARATION, 2)
+        said = cluster.server.files / "err"
+        assert cluster.server.until(lambda: "preparing: 2" in said.read_text())
+        time.sleep(3.0)  # longer than the grace period
+        cluster.open(PREPARATION)
+        assert cluster.end().code == 0

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exposition import parse
 
 from gyroscope._core.errors import ExchangeError
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
@@ -76,16 +77,17 @@ def test_prometheus_reads_the_verdicts() -> None:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-            lines = answer.read().decode().splitlines()
+            text = answer.read().decode()
         with pytest.raises(urllib.error.HTTPError, match="404"):
             urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/secrets", timeout=10)
     finally:
         server.shutdown()
         server.server_close()
-    assert "gyroscope_steps_total 2" in lines
-    assert 'gyroscope_rank_suspicion{rank="3"} 1' in lines
-    assert 'gyroscope_rank_state{rank="3",state="suspect"} 1' in lines
-    assert 'gyroscope_rank_state{rank="2",state="ok"} 1' in lines
+    metrics = parse(text)
+    assert metrics["gyroscope_steps_total"].value("gyroscope_steps_total") == 2
+    assert metrics["gyroscope_rank_suspicion"].value("gyroscope_rank_suspicion", rank="3") == 1
+    assert metrics["gyroscope_rank_state"].value("gyroscope_rank_state", rank="3", state="suspect") == 1
+    assert metrics["gyroscope_rank_state"].value("gyroscope_rank_state", rank="2", state="ok") == 1
 
 
 def test_verdicts_are_written_and_saved(tmp_path: Path) -> None:

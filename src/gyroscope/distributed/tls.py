@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from gyroscope.distributed.certificates import ServerKeys, WorkerKeys
@@ -15,6 +17,7 @@ def server_context(folder: Path) -> ssl.SSLContext:
         CertificateError: A file is missing, or does not belong to the others.
     """
     keys = ServerKeys.load(folder)
+    _warn(keys.warnings)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.num_tickets = 0  # every connection shows its certificate again
@@ -28,6 +31,7 @@ def worker_context(certificate: Path) -> ssl.SSLContext:
         CertificateError: A file is missing, or does not belong to the others.
     """
     keys = WorkerKeys.load(certificate.parent, certificate.stem)
+    _warn(keys.warnings)
     return _filled(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), keys.authority, certificate)
 
 
@@ -36,3 +40,8 @@ def _filled(context: ssl.SSLContext, authority: bytes, certificate: Path) -> ssl
     context.load_verify_locations(cadata=authority.decode("ascii"))
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     return context
+
+
+def _warn(texts: Sequence[str]) -> None:
+    for text in texts:
+        warnings.warn(text, stacklevel=3)

@@ -6,6 +6,7 @@ from http.server import ThreadingHTTPServer
 from typing import get_args
 
 from gyroscope.distributed.http_pages import Page, serve_pages
+from gyroscope.distributed.prometheus_text import metric
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Verdict
 
 
@@ -26,18 +27,26 @@ def serve_metrics(verdicts: RankVerdicts, port: int, host: str = "127.0.0.1") ->
 
 def metrics_text(verdicts: RankVerdicts) -> str:
     """Return the verdicts in Prometheus' text format."""
-    lines = ["# TYPE gyroscope_steps_total counter", f"gyroscope_steps_total {verdicts.steps}"]
-    ranks = range(verdicts.n)
-    lines.append("# TYPE gyroscope_rank_suspicion gauge")
-    lines += [f'gyroscope_rank_suspicion{{rank="{rank}"}} {verdicts.suspicion[rank]:g}' for rank in ranks]
-    lines.append("# TYPE gyroscope_rank_non_finite_steps_total counter")
-    lines += [
-        f'gyroscope_rank_non_finite_steps_total{{rank="{rank}"}} {verdicts.non_finite_steps[rank]}' for rank in ranks
-    ]
-    lines.append("# TYPE gyroscope_rank_state gauge")
-    lines += [
-        f'gyroscope_rank_state{{rank="{rank}",state="{state}"}} {int(verdicts.verdict(rank) == state)}'
-        for rank in ranks
+    ranks = [(rank, {"rank": str(rank)}) for rank in range(verdicts.n)]
+    states = [
+        ({**who, "state": state}, int(verdicts.verdict(rank) == state))
+        for rank, who in ranks
         for state in get_args(Verdict)
+    ]
+    lines = [
+        *metric("gyroscope_steps_total", "counter", "Steps so far.", [({}, verdicts.steps)]),
+        *metric(
+            "gyroscope_rank_suspicion",
+            "gauge",
+            "The part of the recent steps in which the rank's row looked bad, from 0 to 1.",
+            [(who, verdicts.suspicion[rank]) for rank, who in ranks],
+        ),
+        *metric(
+            "gyroscope_rank_non_finite_steps_total",
+            "counter",
+            "Steps in which the rank's row had a NaN or an infinity.",
+            [(who, verdicts.non_finite_steps[rank]) for rank, who in ranks],
+        ),
+        *metric("gyroscope_rank_state", "gauge", "1 for the state that the rank is in, 0 for the others.", states),
     ]
     return "\n".join(lines) + "\n"

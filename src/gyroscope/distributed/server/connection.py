@@ -67,6 +67,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     Attributes:
         peer: the address on the other side.
         identity: who the certificate names; None without TLS.
+        expires: when the certificate expires, in seconds since 1970.
         number: which worker this is, once it has been introduced.
         who: for people: the name, the process, the address.
         asked, sent: the last step that the worker was asked for, and the last whose parameters were sent completely.
@@ -77,6 +78,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def __init__(self, owner: Owner, peer: str) -> None:
         self.owner, self.peer, self.who = owner, peer, peer
         self.identity: WorkerIdentity | None = None
+        self.expires: float | None = None
         self.number, self.session, self.state = UNKNOWN, 0, GREETING
         self.asked = self.sent = self.pending = NO_STEP
         self.slot = 0

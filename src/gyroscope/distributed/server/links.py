@@ -24,7 +24,7 @@ from torch import Tensor
 from gyroscope._core.errors import CertificateError
 from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed import tls
-from gyroscope.distributed.certificates import RevocationList, identity_of
+from gyroscope.distributed.certificates import RevocationList, expiry, identity_of
 from gyroscope.distributed.protocol import (
     END,
     FINAL,
@@ -41,7 +41,8 @@ from gyroscope.distributed.protocol import (
 )
 from gyroscope.distributed.server.connection import CLOSED, GREETING, LINKED, PREPARING, WorkerConnection
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Rejected
-from gyroscope.distributed.server.refusals import Refusals
+from gyroscope.distributed.server.monitor import Link
+from gyroscope.distributed.server.refusals import Reason, Refusals
 
 MomentumOf = Callable[[int], tuple[int, Tensor | None]]
 """Returns the momentum that a worker continues with, and its step; (NO_STEP, None) for none."""
@@ -50,7 +51,7 @@ HEARTBEAT_SECONDS = 5.0
 """An idle link sends a message that often, so that a worker can tell a slow server from one that is gone."""
 _INTRODUCTION_SECONDS = 10.0
 """For the handshake of TLS, and for a HELLO after it."""
-_PREPARATION_SECONDS = 600.0
+PREPARATION_SECONDS = 600.0
 """For a worker's data to be loaded."""
 _MOST_STRANGERS = 128
 """Connections before their HELLO. Beyond, the oldest is closed: an honest worker needs a fraction of a second."""
@@ -149,6 +150,15 @@ class Links:
                 found.append(self._events.get_nowait())
         return found
 
+    def who_is_linked(self) -> dict[int, Link]:
+        """Return who takes part now, by number. Any thread may ask."""
+        linked = [each for each in list(self.linked.values()) if each.state == LINKED]
+        return {each.number: Link(each.who.partition(" ")[0], each.expires) for each in linked}
+
+    def preparing(self) -> set[int]:
+        """Return the numbers of those who load their data now."""
+        return {each.number for each in list(self.linked.values()) if each.state == PREPARING}
+
     def close(self, over: bool, seconds: float) -> list[LinkEvent]:
         """Close all links, within that time, and the socket; return the last events.
 
@@ -211,7 +221,8 @@ class Links:
             )
             if self.context:
                 certificate = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                connection.identity = identity_of(ssl.DER_cert_to_PEM_cert(certificate).encode())
+                pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
+                connection.identity, connection.expires = identity_of(pem), expiry(pem).timestamp()
                 connection.who = f"{connection.identity.name} at {peer}"
             begun = time.monotonic()
             while connection.state == GREETING:
@@ -224,7 +235,7 @@ class Links:
         except CertificateError as problem:
             self._turn_away(connection, "certificate", str(problem))
         except ssl.SSLError as problem:
-            reason = "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake"
+            reason: Reason = "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake"
             said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
             self._turn_away(connection, reason, f"no TLS connection: {said}")
         except ConnectionAbortedError as problem:
@@ -232,7 +243,7 @@ class Links:
         except OSError as problem:
             self._turn_away(connection, "handshake", f"no connection: {shortened(problem)}")
 
-    def _turn_away(self, connection: WorkerConnection, reason: str, why: str) -> None:
+    def _turn_away(self, connection: WorkerConnection, reason: Reason, why: str) -> None:
         """Report a stranger, and end its connection; asyncio ends one that did not come about."""
         if not self._closing:
             self.refusals.add(reason, connection.who, why)
@@ -250,8 +261,8 @@ class Links:
                 if identity and self.revoked and self.revoked.is_revoked(identity.serial):
                     connection.close(f"the certificate of {identity.name} was revoked")
                 elif connection.state == PREPARING:
-                    if now - connection.since > _PREPARATION_SECONDS:
-                        connection.close(f"not ready after {_PREPARATION_SECONDS:g} s")
+                    if now - connection.since > PREPARATION_SECONDS:
+                        connection.close(f"not ready after {PREPARATION_SECONDS:g} s")
                 elif connection.pending != NO_STEP:
                     if now - connection.since > self._patience:
                         connection.close(f"no answer for {self._patience:g} s")
@@ -293,7 +304,7 @@ class Links:
         self._joins[number] = [*(at for at in self._joins.get(number, []) if now - at < 60.0), now][-_MOST_JOINS - 1 :]
         return len(self._joins[number]) <= _MOST_JOINS
 
-    def _refuse(self, connection: WorkerConnection, reason: str, code: int, why: str, worker: int) -> None:
+    def _refuse(self, connection: WorkerConnection, reason: Reason, code: int, why: str, worker: int) -> None:
         self.refusals.add(reason, connection.who, why, worker)
         connection.refuse(code, why)
 

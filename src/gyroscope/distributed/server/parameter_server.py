@@ -15,6 +15,7 @@ from typing import Any
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.memory import keep_freed_memory
+from gyroscope.distributed.certificates import ServerKeys
 from gyroscope.distributed.http_pages import serve_pages
 from gyroscope.distributed.protocol import Offer
 from gyroscope.distributed.server import quarantine
@@ -103,6 +104,8 @@ class Server:
             raise
         self.host, self.port, self.address = self.links.host, self.links.port, self.links.address
         self.monitor = ServerMonitor() if options.status_port is not None or options.quarantine else None
+        if self.monitor is not None and keys is not None:
+            self.monitor.expires = ServerKeys.load(keys).expiry.timestamp()
         self._pages = None
         if self.monitor is not None and options.status_port is not None:
             self._pages = serve_pages(self.monitor.pages(), options.status_port)

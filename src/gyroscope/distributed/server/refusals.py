@@ -5,9 +5,14 @@ from __future__ import annotations
 import collections
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from gyroscope.distributed.server.link_events import Refused
 
+Reason = Literal[
+    "certificate", "crowd", "handshake", "joins", "number", "resources", "revoked", "silence", "taken", "unfinished"
+]  # fmt: skip
+"""Why somebody is refused, in a word; docs/deploy.md says what each means."""
 _WINDOW_SECONDS = 60.0
 _REPORTED = 5
 """Refusals for one reason that are reported one by one in a window."""
@@ -24,11 +29,11 @@ class Refusals:
         self._last: dict[str, str] = {}
         self._begun = clock()
 
-    def add(self, reason: str, who: str, why: str, worker: int | None = None) -> None:
+    def add(self, reason: Reason, who: str, why: str, worker: int | None = None) -> None:
         """Count a refusal.
 
         Args:
-            reason: One of a few words, such as `certificate`.
+            reason: Why, in a word.
             who: The peer's name or address.
             why: What happened, for people.
             worker: The number that it claimed.

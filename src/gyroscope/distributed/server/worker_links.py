@@ -14,7 +14,7 @@ from gyroscope._core.errors import RoundAbandonedError, RunDirectoryError
 from gyroscope._linalg.matrix import all_finite, copy_finite
 from gyroscope.distributed.protocol import NO_STEP, Offer
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
-from gyroscope.distributed.server.links import Links
+from gyroscope.distributed.server.links import PREPARATION_SECONDS, Links
 from gyroscope.distributed.server.monitor import ServerMonitor
 from gyroscope.distributed.server.quarantine import Quarantine
 from gyroscope.momentum import Update
@@ -93,7 +93,8 @@ class LinkedWorkers:
         self.required, self.grace, self.stop, self.remark = required, grace, stop, remark
         self.quarantine, self.monitor = quarantine or Quarantine(), monitor
         if monitor:
-            monitor.begin_with(self.count, offer.config.declared_byzantine, links.refusals.counts)
+            f = offer.config.declared_byzantine
+            monitor.begin_with(self.count, f, required, links.refusals.counts, links.who_is_linked)
         self.accumulates = offer.config.momentum == "workers"
         self.present: Tensor | None = None
         self.is_open = False
@@ -211,6 +212,8 @@ class LinkedWorkers:
         self._step, self._rows, deadline = step, rows, self.offer.deadline
         if not self.is_open:
             self._open()
+            if self.monitor:
+                self.monitor.assembled()
         if self._asked != step:
             self.ask(step)
         begun = time.monotonic()
@@ -253,11 +256,16 @@ class LinkedWorkers:
             self.links.ask(worker.number for worker in idle)
 
     def _open(self) -> None:
-        """Accept workers and wait for all of them. When none has joined for the grace period, enough will do."""
+        """Accept workers and wait for all of them. When none has joined for the grace period, enough will do.
+
+        Where there are not enough, those count who load their data, for as long as one of them may take: a first start
+        downloads and compiles, which must not end the run. A liar delays the start by that time and no longer.
+        """
         self.is_open = True
         self.log.add(self._step, events.STARTED, None, f"waiting for {self.count} workers at {self.links.address}")
         self.links.open(self.offer, lambda number: self.each[number].momentum(), self.grace)
-        begun, before = time.monotonic(), self.count
+        opened = begun = time.monotonic()
+        before = self.count
         while missing := len(self.missing()):
             if self.stop():
                 raise RoundAbandonedError("")
@@ -265,9 +273,10 @@ class LinkedWorkers:
                 begun = time.monotonic()
             before = missing
             if time.monotonic() - begun >= self.grace:
-                if self.count - missing < self.required:
+                if self.count - missing >= self.required:
+                    break
+                if not self.links.preparing() or time.monotonic() - opened >= PREPARATION_SECONDS:
                     raise RoundAbandonedError(self._too_few(self.count - missing))
-                break
             self.remark(self.describe_missing())
             self._handle_events(_SLICE_SECONDS)
 
@@ -332,9 +341,11 @@ class LinkedWorkers:
         return [worker.number for worker in self.each if not worker.linked]
 
     def describe_missing(self) -> str:
-        """Return the numbers of the missing and of the late workers, for people."""
+        """Return the numbers of the missing workers, of those who load their data, and of the late ones, for people."""
         late = [worker.number for worker in self.each if worker.linked and worker.late]
-        parts = [("missing", self.missing()), ("late", late)]
+        preparing = self.links.preparing().intersection(self.missing())
+        missing = [number for number in self.missing() if number not in preparing]
+        parts = [("missing", missing), ("preparing", sorted(preparing)), ("late", late)]
         return ", ".join(f"{word}: {' '.join(map(str, numbers))}" for word, numbers in parts if numbers)
 
     def _too_few(self, have: int) -> str:
