@@ -370,3 +370,19 @@ def test_a_flood_of_refusals_is_a_few_lines() -> None:
     assert "995 more refused" in reported[-1].why and reported[-1].who == "10.0.0.1:999"
     counted.add("handshake", "10.0.0.2:1", "no TLS connection")
     assert len(reported) == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [((4, b"\xff\xff"), "version 65535 of the protocol"), ((0, b"GET "), "does not begin like a message")],
+)
+def test_another_version_is_told_so_and_logged(tmp_path: Path, change: tuple[int, bytes], word: str) -> None:
+    place, instead = change
+    with running(Rig(tmp_path)) as rig, rig.peer("worker-2") as peer:
+        hello = bytearray(text_message(HELLO, "from another year", 2))
+        hello[place : place + len(instead)] = instead
+        peer.send(bytes(hello))
+        head, content = peer.receive()
+        assert (head.kind, head.step) == (REFUSE, FINAL) and word in content.decode()
+        assert rig.refused(word).who.startswith("worker-2 at 127.0.0.1")
+        assert rig.links.refusals.counts["protocol"] == 1

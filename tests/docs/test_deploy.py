@@ -19,6 +19,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "distributed"))
 
 import torch
+import yaml
 from exposition import parse
 
 from gyroscope.cli import parser
@@ -49,7 +50,6 @@ def exported() -> dict[str, set[str]]:
 
 
 def rules() -> list[dict[str, Any]]:
-    yaml = pytest.importorskip("yaml")
     (group,) = yaml.safe_load((FILES / "alerts.yml").read_text())["groups"]
     return group["rules"]  # type: ignore[no-any-return]
 
@@ -108,7 +108,6 @@ def test_the_page_explains_every_metric_and_reason() -> None:
 
 
 def test_prometheus_reads_the_port_of_the_unit() -> None:
-    yaml = pytest.importorskip("yaml")
     scraped = yaml.safe_load((FILES / "prometheus.yml").read_text())
     (target,) = scraped["scrape_configs"][0]["static_configs"][0]["targets"]
     options = parser().parse_args(command_of(UNITS[0]))

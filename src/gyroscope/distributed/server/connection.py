@@ -45,6 +45,9 @@ class Owner(Protocol):
     def introduced(self, connection: WorkerConnection, number: int) -> None:
         """A HELLO has come, from whoever says to be this number."""
 
+    def not_understood(self, connection: WorkerConnection, why: str) -> None:
+        """Something has come in place of a HELLO, such as one of another version."""
+
     def prepared(self, connection: WorkerConnection) -> None:
         """A READY has come."""
 
@@ -120,7 +123,12 @@ class WorkerConnection(asyncio.BufferedProtocol):
         try:
             self._complete()
         except MalformedMessageError as problem:
-            self.close(str(problem), rejected=True)
+            if self.state == GREETING:
+                self._head = None
+                self._read_into(self._head_bytes)
+                self.owner.not_understood(self, str(problem))
+            else:
+                self.close(str(problem), rejected=True)
 
     def pause_writing(self) -> None:
         self._paused = True

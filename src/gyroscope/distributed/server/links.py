@@ -299,12 +299,16 @@ class Links:
             self.linked[number] = connection
             connection.post(self._offer_message)
 
+    def not_understood(self, connection: WorkerConnection, why: str) -> None:
+        connection.state = PREPARING  # it waits for the end
+        self._refuse(connection, "protocol", FINAL, f"what it says first cannot be read: {why}", None)
+
     def _may_join(self, number: int) -> bool:
         now = time.monotonic()
         self._joins[number] = [*(at for at in self._joins.get(number, []) if now - at < 60.0), now][-_MOST_JOINS - 1 :]
         return len(self._joins[number]) <= _MOST_JOINS
 
-    def _refuse(self, connection: WorkerConnection, reason: Reason, code: int, why: str, worker: int) -> None:
+    def _refuse(self, connection: WorkerConnection, reason: Reason, code: int, why: str, worker: int | None) -> None:
         self.refusals.add(reason, connection.who, why, worker)
         connection.refuse(code, why)
 

@@ -10,7 +10,8 @@ from typing import Literal
 from gyroscope.distributed.server.link_events import Refused
 
 Reason = Literal[
-    "certificate", "crowd", "handshake", "joins", "number", "resources", "revoked", "silence", "taken", "unfinished"
+    "certificate", "crowd", "handshake", "joins", "number", "protocol", "resources", "revoked", "silence", "taken",
+    "unfinished",
 ]  # fmt: skip
 """Why somebody is refused, in a word; docs/deploy.md says what each means."""
 _WINDOW_SECONDS = 60.0
