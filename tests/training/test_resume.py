@@ -280,6 +280,7 @@ def test_resuming_what_is_no_run_is_refused_and_writes_nothing(tmp_path: Path) -
     assert not (tmp_path / "nowhere").exists()
 
 
+@pytest.mark.slow
 def test_a_service_begins_its_run_and_continues_it(tmp_path: Path) -> None:
     expected = undisturbed(tmp_path / "expected")
     out = tmp_path / "run"

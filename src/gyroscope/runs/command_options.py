@@ -17,9 +17,6 @@ from gyroscope._core.errors import ConfigError
 STOPPED = 3
 """The exit code of a server that has too few workers, and of a worker that has lost its server."""
 
-MACHINE = ("device", "threads", "data_dir")
-"""Settings that say how a machine computes, not what."""
-
 
 def add_files(command: argparse.ArgumentParser) -> None:
     """Add the options that name the files of a run."""
@@ -106,12 +103,13 @@ def _continues(options: argparse.Namespace) -> bool:
         raise ConfigError("--continue needs --out, which names the run, and goes with neither --resume nor --overwrite")
     if not (Path(options.out) / CONFIG).is_file():
         return False
-    wanted, there = configuration(options)[0].resolve(), RunDirectory.read_config(options.out).resolve()
-    for field in dataclasses.fields(wanted):
-        mine, recorded = getattr(wanted, field.name), getattr(there, field.name, None)
-        if mine != recorded and field.name not in MACHINE:
+    wanted = configuration(options)[0].resolve().experiment()
+    there = RunDirectory.read_config(options.out).resolve().experiment()
+    for name in sorted(wanted.keys() | there.keys()):
+        mine, recorded = wanted.get(name), there.get(name)
+        if mine != recorded:
             raise ConfigError(
-                f"the run in {options.out} has {field.name} = {recorded!r}, not {mine!r}, and a run keeps its "
+                f"the run in {options.out} has {name} = {recorded!r}, not {mine!r}, and a run keeps its "
                 "configuration: choose another --out for a new one, or take the old value"
             )
     options.resume = options.out
