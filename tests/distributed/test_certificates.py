@@ -36,6 +36,7 @@ from gyroscope.distributed.certificates import (
     WorkerIdentity,
     WorkerKeys,
     add_worker,
+    add_workers,
     create_authority,
     expiry,
     identity_of,
@@ -402,6 +403,22 @@ def test_no_worker_outlives_its_authority(tmp_path: Path) -> None:
     for days in (0, 36_501, 1.5):
         with pytest.raises(ConfigError, match=f"from 1 to 36500, got {days}"):
             add_worker(tmp_path, "worker-1", days=days)  # type: ignore[arg-type]
+
+
+def test_many_workers_are_added_together_or_not_at_all(own: Path) -> None:
+    before = {each.name for each in issued(own)}
+    names = [f"worker-{number}" for number in range(40, 45)]
+    added = add_workers(own, names, days=20)
+    assert [(who.name, who.number) for who in added] == [(name, 40 + place) for place, name in enumerate(names)]
+    assert {each.name for each in issued(own)} == before | set(names)
+    for more, says in (
+        (["worker-50", "worker-41"], "no key is overwritten"),
+        (["worker-50", "worker-51", "worker-50"], "worker-50 is named twice"),
+        (["worker-50", "alice"], "does not say which worker it is"),
+    ):
+        with pytest.raises((CertificateError, ConfigError), match=says):
+            add_workers(own, more)
+    assert not (own / "worker-50.crt").exists()
 
 
 def test_an_expired_authority_adds_nobody(tmp_path: Path) -> None:

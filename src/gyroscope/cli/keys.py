@@ -128,9 +128,13 @@ def _add(options: argparse.Namespace) -> int:
 
     if options.number is not None and len(options.names) > 1:
         raise ConfigError(f"--number {options.number} cannot be the number of {len(options.names)} workers: name one")
-    for name in options.names:
-        who = certificates.add_worker(options.folder, name, options.number, options.days)
-        files = ", ".join(str(Path(options.folder, file)) for file in ("ca.crt", f"{name}.crt", f"{name}.key"))
+    if options.number is not None:
+        added = [certificates.add_worker(options.folder, options.names[0], options.number, options.days)]
+    else:
+        added = certificates.add_workers(options.folder, options.names, options.days)
+    for who in added:
+        names = ("ca.crt", f"{who.name}.crt", f"{who.name}.key")
+        files = ", ".join(str(Path(options.folder, name)) for name in names)
         print(f"to worker {who.number}'s machine: {files}")
     return 0
 

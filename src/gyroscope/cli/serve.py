@@ -155,8 +155,7 @@ def _make_keys(folder: Path, host: str, count: int) -> Path:
     from gyroscope.distributed import certificates
 
     certificates.create_authority(folder, [host])
-    for number in range(count):
-        certificates.add_worker(folder, f"worker-{number}")
+    certificates.add_workers(folder, [f"worker-{number}" for number in range(count)])
     return folder
 
 

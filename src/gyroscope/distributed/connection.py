@@ -14,6 +14,10 @@ _MISTAKES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "UNSUPPORTED", "ALERT
 """In the reason of an SSLError: trying again would not help."""
 
 
+HANDSHAKE_SECONDS = 20.0
+"""A server whose thousand workers come at the same moment greets them one after another."""
+
+
 class ServerConnection:
     """A stream of messages from and to the server.
 
@@ -21,7 +25,7 @@ class ServerConnection:
         host: Where the server listens.
         port: Its port.
         context: For TLS; None without.
-        seconds: For the connection to come about.
+        seconds: For the connection to come about, before the handshake of TLS.
 
     Raises:
         LinkError: The two sides do not accept each other's certificates, or only one of them speaks TLS.
@@ -35,6 +39,7 @@ class ServerConnection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             if context:
+                self._socket.settimeout(HANDSHAKE_SECONDS)
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except ssl.SSLError as problem:
             self._socket.close()

@@ -15,6 +15,7 @@ from gyroscope.distributed.certificates.authority import (
     WORKER_DAYS,
     IssuedCertificate,
     add_worker,
+    add_workers,
     create_authority,
     issued,
     revoke,
@@ -25,6 +26,6 @@ from gyroscope.distributed.certificates.revocation import RevocationList
 
 __all__ = [
     "AUTHORITY_DAYS", "WARNING_DAYS", "WORKER_DAYS", "IssuedCertificate", "RevocationList", "ServerKeys",
-    "WorkerIdentity", "WorkerKeys", "add_worker", "create_authority", "expiry", "identity_of", "issued", "revoke",
-    "validity",
+    "WorkerIdentity", "WorkerKeys", "add_worker", "add_workers", "create_authority", "expiry", "identity_of", "issued",
+    "revoke", "validity",
 ]  # fmt: skip

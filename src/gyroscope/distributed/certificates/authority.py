@@ -8,7 +8,7 @@ import datetime
 import ipaddress
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,37 +97,58 @@ def add_worker(
         ConfigError: The name, the number or the number of days cannot be used.
         StorageError: The disk refuses a write.
     """
+    return _add(Path(folder), {name: _checked_number(_checked_name(name), number)}, days)[0]
+
+
+def add_workers(
+    folder: str | os.PathLike[str], names: Sequence[str], days: int | None = None
+) -> list[WorkerIdentity]:
+    """Create certificates and keys of workers whose names say their numbers: all of them or, if one fails, none.
+
+    A thousand take seconds: the folder is read once, not once for each of them. Args and Raises: see `add_worker`.
+    """
+    numbers = {name: _checked_number(_checked_name(name), None) for name in names}
+    if len(numbers) < len(names):
+        raise ConfigError(f"{shortened(_repeated(names))} is named twice: name each worker once")
+    return _add(Path(folder), numbers, days)
+
+
+def _repeated(names: Sequence[str]) -> str:
+    return next(name for place, name in enumerate(names) if name in names[:place])
+
+
+def _add(folder: Path, numbers: Mapping[str, int], days: int | None) -> list[WorkerIdentity]:
+    """Create the certificates of these workers, by name."""
     with extra("lab", PURPOSE):
         from cryptography.x509 import UniformResourceIdentifier
         from cryptography.x509.oid import ExtendedKeyUsageOID
-    folder = Path(folder)
-    number = _checked_number(_checked_name(name), number)
     ca, ca_key = load_authority(folder)
     last = ca.not_valid_after_utc
     until = min(_until(WORKER_DAYS), last) if days is None else _until(days)
     if not utc_now() < until <= last:
         raise ConfigError(
-            f"{name}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} expires on "
-            f"{last:%Y-%m-%d}. Choose fewer --days, or make a new authority in another --folder"
+            f"{next(iter(numbers))}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} expires "
+            f"on {last:%Y-%m-%d}. Choose fewer --days, or make a new authority in another --folder"
         )
     with _changing(folder):
-        for path in pair_of(folder, name):
-            if os.path.lexists(path):
-                raise CertificateError(
-                    f"{path} is there already, and no key is overwritten: choose another name with --number {number}, "
-                    f"and revoke {name} before if its key is lost"
-                )
-        for other in issued(folder):
-            if other.number == number and other.state not in ("expired", "revoked"):
+        taken = {each.number: each for each in issued(folder) if each.state not in ("expired", "revoked")}
+        pairs = {}
+        for name, number in numbers.items():
+            for path in pair_of(folder, name):
+                if os.path.lexists(path):
+                    raise CertificateError(
+                        f"{path} is there already, and no key is overwritten: choose another name with --number "
+                        f"{number}, and revoke {name} before if its key is lost"
+                    )
+            if other := taken.get(number):
                 raise CertificateError(
                     f"{other.name} has the number {number}, and is valid until {other.expiry:%Y-%m-%d}: choose another "
                     f"number, or revoke it (gyroscope keys revoke {other.name}{folder_option(folder)})"
                 )
-        key = new_key()
-        uri = UniformResourceIdentifier(f"{URN}{number}")
-        certificate = sign(name, key, until, (ca, ca_key), ExtendedKeyUsageOID.CLIENT_AUTH, [uri])
-        write_pairs(folder, {name: (key, certificate)})
-    return WorkerIdentity(name, number, certificate.serial_number)
+            key, uri = new_key(), UniformResourceIdentifier(f"{URN}{number}")
+            pairs[name] = (key, sign(name, key, until, (ca, ca_key), ExtendedKeyUsageOID.CLIENT_AUTH, [uri]))
+        write_pairs(folder, pairs)
+    return [WorkerIdentity(name, numbers[name], pairs[name][1].serial_number) for name in numbers]
 
 
 def revoke(folder: str | os.PathLike[str], name: str) -> WorkerIdentity:

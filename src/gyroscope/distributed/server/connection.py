@@ -85,6 +85,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.number, self.session, self.state = UNKNOWN, 0, GREETING
         self.asked = self.sent = self.pending = NO_STEP
         self.slot = 0
+        self.spoken = asyncio.Event()
+        """Set once it has been introduced, or has ended."""
         self.since = time.monotonic()
         """When it was accepted; later, when it was last asked, or last heard of."""
         self._why, self._rejected, self._strays, self._complained = "", False, 0, False
@@ -106,6 +108,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         if self.state != CLOSED:
             self._why = self._why or (shortened(problem) if problem else "the worker closed the connection")
         self.state = CLOSED
+        self.spoken.set()
         self._outbox.clear()
         self.owner.closed(self, self._why, self._rejected)
 

@@ -7,6 +7,7 @@ numbers, not to connections, so that nobody can have more of it allocated by joi
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import queue
 import secrets
@@ -54,7 +55,10 @@ _INTRODUCTION_SECONDS = 10.0
 PREPARATION_SECONDS = 600.0
 """For a worker's data to be loaded."""
 _MOST_STRANGERS = 128
-"""Connections before their HELLO. Beyond, the oldest is closed: an honest worker needs a fraction of a second."""
+"""Connections before their HELLO, besides one for each worker that is missing: all of them may come at once. Beyond,
+the oldest is closed: an honest worker needs a fraction of a second."""
+_CROWD_SECONDS = 0.002
+"""A pause after each connection while there are many strangers: about a handshake's processor time."""
 _MOST_JOINS = 10
 """Times that a worker may join within a minute: each costs the server its momentum to send, and lines in the log."""
 _TICK_SECONDS = 1.0
@@ -165,7 +169,7 @@ class Links:
         With `over` the workers learn that the run has ended; else they look for a server again.
         """
         if self._thread.is_alive():
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(concurrent.futures.TimeoutError):  # before Python 3.11 not TimeoutError
                 self._in_loop(self._close(over, seconds)).result(seconds + 5.0)
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(5.0)
@@ -203,13 +207,21 @@ class Links:
                 connected.close()
                 continue
             peer = f"{address[0]}:{address[1]}"
-            if len(self._strangers) >= _MOST_STRANGERS:
+            if len(self._strangers) >= self._most_strangers():
                 oldest = next(iter(self._strangers))
                 del self._strangers[oldest]
                 oldest.cancel()
             task = self._loop.create_task(self._greet(connected, peer))
             self._strangers[task] = None
             task.add_done_callback(lambda done: self._strangers.pop(done, None))
+            # While others wait to be accepted, `sock_accept` does not let anything else run: without this, those who
+            # came first would be closed before their handshake has begun. A crowd is greeted in the order in which it
+            # came, so that the first are done before the last begin; the system keeps the others until then.
+            await asyncio.sleep(_CROWD_SECONDS if len(self._strangers) > _MOST_STRANGERS // 2 else 0)
+
+    def _most_strangers(self) -> int:
+        missing = self._offer.count - len(self.linked) if self._offer else 0
+        return _MOST_STRANGERS + missing
 
     async def _greet(self, connected: socket.socket, peer: str) -> None:
         """Bring a connection up to its introduction, or end it."""
@@ -224,14 +236,13 @@ class Links:
                 pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
                 connection.identity, connection.expires = identity_of(pem), expiry(pem).timestamp()
                 connection.who = f"{connection.identity.name} at {peer}"
-            begun = time.monotonic()
-            while connection.state == GREETING:
-                if time.monotonic() - begun > _INTRODUCTION_SECONDS:
-                    raise ConnectionAbortedError(f"it said nothing for {_INTRODUCTION_SECONDS:g} s")
-                await asyncio.sleep(0.05)
+            try:
+                await asyncio.wait_for(connection.spoken.wait(), _INTRODUCTION_SECONDS)
+            except asyncio.TimeoutError:
+                raise ConnectionAbortedError(f"it said nothing for {_INTRODUCTION_SECONDS:g} s") from None
         except asyncio.CancelledError:
             if connection.state == GREETING:  # else it has just been introduced
-                self._turn_away(connection, "crowd", f"more than {_MOST_STRANGERS} connections are being made")
+                self._turn_away(connection, "crowd", f"more than {self._most_strangers()} connections are being made")
         except CertificateError as problem:
             self._turn_away(connection, "certificate", str(problem))
         except ssl.SSLError as problem:
@@ -276,6 +287,7 @@ class Links:
         identity = connection.identity
         claimed, number = number, identity.number if identity else number
         connection.state = PREPARING  # or it waits for the end
+        connection.spoken.set()
         holder = self.linked.get(number)
         if self._over:
             connection.say_and_close(Head(END).pack())

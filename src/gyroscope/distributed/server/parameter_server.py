@@ -18,7 +18,7 @@ from gyroscope._linalg.memory import keep_freed_memory
 from gyroscope.distributed.certificates import ServerKeys
 from gyroscope.distributed.http_pages import serve_pages
 from gyroscope.distributed.protocol import Offer
-from gyroscope.distributed.server import quarantine
+from gyroscope.distributed.server import descriptors, quarantine
 from gyroscope.distributed.server.links import Links
 from gyroscope.distributed.server.monitor import ServerMonitor
 from gyroscope.distributed.server.quarantine import Quarantine
@@ -30,7 +30,8 @@ from gyroscope.runs.events import EventLog
 from gyroscope.runs.result import Result
 from gyroscope.simulation.workers import SimulatedWorkers
 
-_BACKLOG = 128
+_BACKLOG = 4096
+"""Connections that the system keeps until they are accepted: all workers may come at once. It may allow fewer."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,6 +159,7 @@ class Server:
         return self._pages.server_port if self._pages else None
 
     def _link_workers(self, log: EventLog, config: ResolvedConfig, simulated: SimulatedWorkers) -> LinkedWorkers:
+        descriptors.allow(simulated.count)
         parameters = simulated.parameters
         dtype = str(parameters.dtype).removeprefix("torch.")
         # A rule that tolerates nothing needs every row.
