@@ -1,4 +1,4 @@
-"""Compute the tables of docs/scaling.md from the formulas below and from docs/performance/*.csv.
+"""Write the tables of docs/scaling.md: what was measured, and what the formulas below make of docs/performance/*.csv.
 
 python -m benchmarks.pages.update_scaling
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable
 
 from benchmarks.pages import DOCS, markers
@@ -15,8 +16,9 @@ B = 4
 """Bytes of a value."""
 TABLE = 8
 """Bytes of a distance."""
-LINK = 5e6
-"""Bytes of a link's process."""
+LINK = 0.6e6
+"""Bytes of a link: what asyncio keeps for TLS, and what waits to be sent."""
+MANY_WORKERS = "many_workers.csv"
 SHARED, VECTORS = 3, 10
 """Rows kept per worker at the server (the matrix and two buffers), and vectors besides."""
 NETWORK = 10e9 / 8
@@ -49,8 +51,12 @@ def column_seconds(rule: str, n: float) -> float:
     return math.exp((1 - share) * math.log(known[below]) + share * math.log(known[above]))
 
 
-def distributed(what: str, d: int) -> dict[str, str]:
-    return next(row for row in DISTRIBUTED if row["what"] == what and int(row["d"]) == d)
+NEEDED = re.compile(r"the server's round(| with TLS) / the bare transfer\1 \+ the rule \(median\)")
+
+
+def needed(d: int) -> dict[str, str]:
+    """Return the line of the server's round beside the transfer of its bytes and the rule, back to back."""
+    return next(row for row in DISTRIBUTED if NEEDED.fullmatch(row["what"]) and int(row["d"]) == d)
 
 
 # -- the formulas -----------------------------------------------------------------------------------------------------
@@ -82,6 +88,34 @@ def rank_memory(d: float) -> float:
 
 
 # -- the tables -------------------------------------------------------------------------------------------------------
+
+
+def measured() -> str:
+    """Return the table of `benchmarks.many_workers`, and what idle workers cost."""
+    if not (DOCS / "performance" / MANY_WORKERS).exists():
+        return "`python -m benchmarks.many_workers` writes this table; it was not run for this version yet."
+    table = [
+        "| workers | parameters | all joined after | a round | the server's processor time | peak memory | of it rows "
+        "| per link | descriptors | threads |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    idle = ""
+    for row in rows(MANY_WORKERS):
+        n = int(row["workers"])
+        half = " to ".join(time(float(row[f"round_{end}_ms"]) / 1e3) for end in ("low", "high"))
+        table.append(
+            f"| {n:,} | {int(row['values']):,} | {time(float(row['join_seconds']))} "
+            f"| {time(float(row['round_ms']) / 1e3)} ({half}) | {time(float(row['server_cpu_ms']) / 1e3)} "
+            f"| {size(1e6 * float(row['peak_mb']))} | {size(1e6 * float(row['rows_mb']))} "
+            f"| {size(1e6 * max(0.0, float(row['beyond_mb'])) / n)} | {int(row['descriptors']):,} | {row['threads']} |"
+        )
+        if float(row["idle_seconds"]):
+            idle = (
+                f"\n\n**{n:,} workers that are linked and idle** for {float(row['idle_seconds']):.0f} s cost the server "
+                f"{time(float(row['idle_cpu_ms']) / 1e3)} of processor time per second, mostly for heartbeats, and the "
+                f"process has {size(1e6 * float(row['idle_mb']))}."
+            )
+    return "\n".join(table) + idle
 
 
 def one_server() -> str:
@@ -136,17 +170,16 @@ def ranks() -> str:
 def units() -> str:
     """Return the measured units, and where Krum takes longer than the network."""
     small, large = 79_510, 1_310_922
-    needed = "the server's round / the bare transfer + the rule (median)"
-    bare = float(distributed("the server's round / the bare transfer", large)["other_ms"]) / 1e3
-    n = int(distributed(needed, small)["n"])
-    own = (float(distributed(needed, small)["ours_ms"]) - float(distributed(needed, small)["other_ms"])) / 1e3 / n
+    n = int(needed(small)["n"])
+    bare = float(needed(large)["other_ms"]) / 1e3
+    own = (float(needed(small)["ours_ms"]) - float(needed(small)["other_ms"])) / 1e3 / n
     crossing = {
         speed: next(n for n in range(7, 10**5) if column_seconds("krum", n) > n * B / (speed * 1e9 / 8))
         for speed in (10, 100)
     }
     table = ["| | measured |", "|---|---:|"]
     table.append(
-        f"| bytes over loopback, both ways together, {n} workers | {2 * n * B * large / bare / 1e9:.1f} GB/s |"
+        f"| bytes over loopback, both ways together, {n} workers, and the rule applied | {2 * n * B * large / bare / 1e9:.1f} GB/s |"
     )
     table.append(f"| the server's own time per worker and round besides bytes and rule | {1e3 * own:.2f} ms |")
     for rule in GROWTH:
@@ -175,8 +208,8 @@ def time(seconds: float) -> str:
 
 
 def main() -> None:
-    parts = {"units": units(), "one server": one_server(), "many servers": many_servers(), "ranks": ranks()}
-    markers.replace(DOCS / "scaling.md", parts)
+    parts = {"measured": measured(), "units": units(), "one server": one_server()}
+    markers.replace(DOCS / "scaling.md", {**parts, "many servers": many_servers(), "ranks": ranks()})
 
 
 if __name__ == "__main__":

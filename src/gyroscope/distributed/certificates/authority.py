@@ -100,9 +100,7 @@ def add_worker(
     return _add(Path(folder), {name: _checked_number(_checked_name(name), number)}, days)[0]
 
 
-def add_workers(
-    folder: str | os.PathLike[str], names: Sequence[str], days: int | None = None
-) -> list[WorkerIdentity]:
+def add_workers(folder: str | os.PathLike[str], names: Sequence[str], days: int | None = None) -> list[WorkerIdentity]:
     """Create certificates and keys of workers whose names say their numbers: all of them or, if one fails, none.
 
     A thousand take seconds: the folder is read once, not once for each of them. Args and Raises: see `add_worker`.
