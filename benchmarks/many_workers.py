@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import os
 import tempfile
 import time
@@ -158,9 +159,9 @@ def measure(n: int, d: int, rounds: int, idle: float) -> Measured:
         with stub_workers.started(serve, 1, keys, n, d, rounds, idle) as (server,):
             port = _received(server, [server])
             with stub_workers.started(crowd, 1, port, keys, n, d) as (workers,):
-                before, after, joined_at, ends, idle = _received(server, [server, workers])
+                before, after, joined_at, ends, rest = _received(server, [server, workers])
                 report: CrowdReport = _received(workers, [workers])
-    return _measured(n, d, before, after, joined_at, ends[_WARM_UP:-_LAST], idle, report)
+    return _measured(n, d, before, after, joined_at, ends[_WARM_UP:-_LAST], rest, report)
 
 
 def _received(pipe: Connection, watched: Sequence[Connection]) -> Any:
@@ -180,7 +181,7 @@ def _measured(
 ) -> Measured:  # fmt: skip
     """Make a line of what was noted at the end of each round."""
     rounds, megabyte = len(ends) - 1, 1e6
-    times = spread([1e3 * (end - begin) for (begin, _), (end, _) in zip(ends[:-1], ends[1:], strict=True)])
+    times = spread([1e3 * (end - begin) for (begin, _), (end, _) in itertools.pairwise(ends)])
     rows, resting = 3 * 4 * n * d, idle[1].clock - idle[0].clock if idle else 0.0
     return Measured(
         n, d, joined_at - report.began, report.attempts, times.middle, times.low, times.high,
@@ -206,8 +207,9 @@ def shown(line: Measured) -> str:
     """Return a line for people."""
     text = (
         f"{line.workers:5,} workers, d = {line.values:,}: joined in {line.join_seconds:.2f} s ({line.attempts:,} "
-        f"connections); round {line.round_ms:,.1f} ms ({line.round_low_ms:,.1f} to {line.round_high_ms:,.1f}), server's "
-        f"processor {line.server_cpu_ms:,.1f} ms; peak {line.peak_mb:,.0f} MB, rows {line.rows_mb:,.0f} MB, beyond "
+        f"connections); round {line.round_ms:,.1f} ms ({line.round_low_ms:,.1f} to {line.round_high_ms:,.1f}), the "
+        f"server's processor {line.server_cpu_ms:,.1f} ms; "
+        f"peak {line.peak_mb:,.0f} MB, rows {line.rows_mb:,.0f} MB, beyond "
         f"{line.beyond_mb:,.0f} MB; {line.descriptors:,} descriptors, {line.threads} threads"
     )
     if line.idle_seconds:
@@ -224,7 +226,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, nargs="+", default=VALUES, metavar="D", help="even numbers")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="R", help="rounds that count, back to back")
     parser.add_argument("--idle", type=float, default=IDLE_SECONDS, metavar="S",
-                        help="seconds that the most workers, with the fewest values, are held without rounds")  # fmt: skip
+                        help="seconds without rounds, with the most workers and the fewest values")  # fmt: skip
     parser.add_argument("--out", type=Path, default=OUT, metavar="FILE", help="the table as CSV (default: %(default)s)")
     options = parser.parse_args()
     torch.set_num_threads(1)

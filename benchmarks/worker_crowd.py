@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import random
 import ssl
 import time
@@ -91,13 +92,18 @@ class _Client(asyncio.BufferedProtocol):
             self.transport.close()
 
 
+def _same(client: _Client) -> _Client:
+    return client
+
+
 async def _work(crowd: _Crowd, number: int, port: int, context: ssl.SSLContext) -> None:
     """Connect, and connect again after the same pauses as a worker process, until the run is over."""
     loop, pause = asyncio.get_running_loop(), _POLL_SECONDS
     while True:
         crowd.attempts += 1
         client = _Client(crowd, number)
-        connecting = loop.create_connection(lambda made=client: made, HOST, port, ssl=context, server_hostname=HOST)
+        made = functools.partial(_same, client)
+        connecting = loop.create_connection(made, HOST, port, ssl=context, server_hostname=HOST)
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(connecting, _CONNECT_SECONDS + HANDSHAKE_SECONDS)
             await client.ended.wait()

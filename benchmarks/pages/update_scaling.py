@@ -96,26 +96,32 @@ def measured() -> str:
         return "`python -m benchmarks.many_workers` writes this table; it was not run for this version yet."
     table = [
         "| workers | parameters | all joined after | a round | the server's processor time | peak memory | of it rows "
-        "| per link | descriptors | threads |",
+        "| beyond | descriptors | threads |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     idle = ""
     for row in rows(MANY_WORKERS):
         n = int(row["workers"])
-        half = " to ".join(time(float(row[f"round_{end}_ms"]) / 1e3) for end in ("low", "high"))
+        half = " to ".join(plain(row[f"round_{end}_ms"]) for end in ("low", "high"))
         table.append(
-            f"| {n:,} | {int(row['values']):,} | {time(float(row['join_seconds']))} "
-            f"| {time(float(row['round_ms']) / 1e3)} ({half}) | {time(float(row['server_cpu_ms']) / 1e3)} "
+            f"| {n:,} | {int(row['values']):,} | {float(row['join_seconds']):.2f} s "
+            f"| {plain(row['round_ms'])} ({half}) | {plain(row['server_cpu_ms'])} "
             f"| {size(1e6 * float(row['peak_mb']))} | {size(1e6 * float(row['rows_mb']))} "
-            f"| {size(1e6 * max(0.0, float(row['beyond_mb'])) / n)} | {int(row['descriptors']):,} | {row['threads']} |"
+            f"| {size(1e6 * max(0.0, float(row['beyond_mb'])))} | {int(row['descriptors']):,} | {row['threads']} |"
         )
         if float(row["idle_seconds"]):
             idle = (
-                f"\n\n**{n:,} workers that are linked and idle** for {float(row['idle_seconds']):.0f} s cost the server "
-                f"{time(float(row['idle_cpu_ms']) / 1e3)} of processor time per second, mostly for heartbeats, and the "
+                f"\n\n**{n:,} workers that are linked and idle** for {float(row['idle_seconds']):.0f} s cost the "
+                f"server {plain(row['idle_cpu_ms'])} of processor time per second, mostly for heartbeats, and the "
                 f"process has {size(1e6 * float(row['idle_mb']))}."
             )
     return "\n".join(table) + idle
+
+
+def plain(milliseconds: str) -> str:
+    """Return a measured time, to three digits."""
+    value = float(milliseconds)
+    return f"{value / 1e3:.3g} s" if value >= 1e3 else f"{value:.3g} ms"
 
 
 def one_server() -> str:
@@ -178,9 +184,8 @@ def units() -> str:
         for speed in (10, 100)
     }
     table = ["| | measured |", "|---|---:|"]
-    table.append(
-        f"| bytes over loopback, both ways together, {n} workers, and the rule applied | {2 * n * B * large / bare / 1e9:.1f} GB/s |"
-    )
+    loopback = f"{2 * n * B * large / bare / 1e9:.1f} GB/s"
+    table.append(f"| bytes over loopback, both ways together, {n} workers, and the rule applied | {loopback} |")
     table.append(f"| the server's own time per worker and round besides bytes and rule | {1e3 * own:.2f} ms |")
     for rule in GROWTH:
         values = ", ".join(f"{1e9 * column_seconds(rule, n):,.0f}" for n in (*WORKERS[:-1], 255, WORKERS[-1]))

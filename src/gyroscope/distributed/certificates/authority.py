@@ -125,8 +125,8 @@ def _add(folder: Path, numbers: Mapping[str, int], days: int | None) -> list[Wor
     until = min(_until(WORKER_DAYS), last) if days is None else _until(days)
     if not utc_now() < until <= last:
         raise ConfigError(
-            f"{next(iter(numbers))}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} expires "
-            f"on {last:%Y-%m-%d}. Choose fewer --days, or make a new authority in another --folder"
+            f"{next(iter(numbers))}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} "
+            f"expires on {last:%Y-%m-%d}. Choose fewer --days, or make a new authority in another --folder"
         )
     with _changing(folder):
         taken = {each.number: each for each in issued(folder) if each.state not in ("expired", "revoked")}
