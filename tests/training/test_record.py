@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import disks
 import numpy
@@ -18,6 +19,7 @@ import torch
 from launching import gyroscope, lines, start
 
 import gyroscope as gy
+from gyroscope.runs import loop
 from gyroscope.simulation import metrics as measures
 
 TABLES = ("metrics.csv", "evaluations.csv", "workers.csv")
@@ -366,3 +368,22 @@ def test_a_resilient_rule_under_a_fault_completes_with_finite_metrics(rule: str,
         assert (ours["byzantine_share"] == 0).all()
     assert numpy.isfinite(ours.astype(float)).all(axis=None)
     assert result.max_accuracy > 0.5
+
+
+def test_a_run_with_a_directory_keeps_no_row_per_round_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server plays rounds for weeks. What its result has is read from the directory, the same to the last bit."""
+    kept: list[dict[str, int]] = []
+    result = loop.TrainingLoop.result
+
+    def noting(self: loop.TrainingLoop, *arguments: Any) -> gy.Result:
+        kept.append({table: len(rows) for table, rows in self.tables.items()})
+        return result(self, *arguments)
+
+    monkeypatch.setattr(loop.TrainingLoop, "result", noting)
+    config = gy.Config(workers=5, rule="krum", byzantine=1, attack="little", steps=6, batch=4, threads=1)
+    there, nowhere = gy.train(config, out=tmp_path / "run"), gy.train(config)
+    assert kept[0]["metrics.csv"] == kept[0]["workers.csv"] == 0 and kept[1]["metrics.csv"] == 6
+    for table in ("metrics.csv", "workers.csv", "evaluations.csv"):
+        pandas.testing.assert_frame_equal(there.frame(table), nowhere.frame(table), check_exact=True)

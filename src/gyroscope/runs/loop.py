@@ -32,7 +32,7 @@ class TrainingLoop(ABC):
     parameters: Tensor
     test: TaskTest
     tables: dict[str, list[dict[str, Number]]]
-    """The rows of the run directory's tables."""
+    """The rows of the tables; with a run directory, which has them all, only those of the evaluations."""
     step: int = 0
     reason: str = ""
     """Why the run was interrupted, where nobody asked for it."""
@@ -125,17 +125,22 @@ class TrainingLoop(ABC):
         clock.lap("record")
 
     def record(self, directory: RunDirectory | None, table: str, row: Mapping[str, Number]) -> None:
-        """Add a row to a table, in memory and in the run directory."""
-        self.tables[table].append(dict(row))
+        """Add a row to a table: in the run directory, or in memory where there is none.
+
+        A server may play rounds for weeks, and a row per round takes some kilobytes of memory. Evaluations are few.
+        """
+        if directory is None or table == run_dir.EVALUATIONS:
+            self.tables[table].append(dict(row))
         if directory:
             directory.append(table, row)
 
     def result(self, status: str, directory: RunDirectory | None) -> Result:
         """Return how the run went so far."""
-        path = directory.path if directory else None
-        return self.result_type(
-            self.config, status, self.step, self.model, path, self.tables, self.reason, self.test.metric
-        )
+        path, tables = None, self.tables
+        if directory:
+            directory.flush()
+            path, tables = directory.path, {table: directory.rows(table) for table in self.tables}
+        return self.result_type(self.config, status, self.step, self.model, path, tables, self.reason, self.test.metric)
 
     def _checkpoint_due(self, saved: float) -> bool:
         every = getattr(self.config, "checkpoint_every", None)

@@ -255,7 +255,8 @@ class Run(TrainingLoop):
             )
         if state is not None:
             self.load_state(state)
-        self.tables = directory.cut_back(-1 if state is None else self.step)
+        kept = directory.cut_back(-1 if state is None else self.step)
+        self.tables[run_dir.EVALUATIONS] = kept[run_dir.EVALUATIONS]
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
@@ -278,7 +279,6 @@ class Run(TrainingLoop):
         model = torch.load(directory.path / run_dir.MODEL, map_location=self.parameters.device, weights_only=True)
         self.model.load_state_dict(model)
         self.step = status["step"]
-        self.tables = {table: directory.rows(table) for table in self.tables}
         return self.result(status["status"], directory)
 
     def title(self) -> str:
