@@ -7,17 +7,38 @@ import datetime
 import random
 import socket
 import ssl
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
 
+import gyroscope as gy
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed import certificates, tls
 from gyroscope.distributed.certificates import authority, signing
 from gyroscope.distributed.connection import ServerConnection
-from gyroscope.distributed.protocol import ANSWER, HELLO, OFFER, READY, REFUSE, UNKNOWN, WELCOME, Head, text_message
+from gyroscope.distributed.protocol import (
+    ANSWER,
+    END,
+    HELLO,
+    NO_STEP,
+    OFFER,
+    READY,
+    REFUSE,
+    ROUND,
+    UNKNOWN,
+    WELCOME,
+    Head,
+    Offer,
+    text_message,
+)
+from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused
+from gyroscope.distributed.server.links import Links
+from gyroscope.distributed.server.parameter_server import listen
 
 HOST = "127.0.0.1"
 SECONDS = 20.0
@@ -70,6 +91,36 @@ class Peer:
         return True
 
 
+def in_one_segment(port: int, certificate: Path, *messages: bytes) -> bytes:
+    """Send messages in the very packet that ends the handshake, and return what the server answers before it is silent.
+
+    The server has all of them before anything else of it can run.
+    """
+    context = tls.worker_context(certificate)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    peer = context.wrap_bio(incoming, outgoing, server_hostname=HOST)
+    said = b""
+    with plain(port) as bare:
+        while True:
+            try:
+                peer.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                bare.sendall(outgoing.read())
+                incoming.write(bare.recv(65536))
+        for message in messages:
+            peer.write(message)
+        bare.sendall(outgoing.read())
+        bare.settimeout(1.0)
+        with contextlib.suppress(OSError, ssl.SSLError):
+            while content := bare.recv(65536):
+                incoming.write(content)
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    while more := peer.read(65536):
+                        said += more
+    return said
+
+
 def plain(port: int) -> socket.socket:
     """Return a connection without TLS, over which nothing has been sent."""
     return socket.create_connection((HOST, port), timeout=SECONDS)
@@ -118,6 +169,93 @@ def flood_of_joins(port: int, certificate: Path) -> tuple[Head, bytes]:
             if head.kind == REFUSE:
                 break
     return head, said
+
+
+# -- a server to attack --------------------------------------------------------------------------------------------------
+
+
+class Rig:
+    """Links for three workers, and honest ones for two of them."""
+
+    def __init__(self, folder: Path, dimension: int = 1000, momentum: str = "workers", patience: float = 60.0) -> None:
+        self.keys, self.dimension = folder / "keys", dimension
+        with days_ago(40):
+            certificates.create_authority(self.keys)
+        for number in range(3):
+            certificates.add_worker(self.keys, f"worker-{number}")
+        self.links = Links(listen("127.0.0.1", 0, exposed=True), self.keys)
+        config = gy.Config(workers=3, momentum=momentum).resolve()
+        self.offer = Offer(config, 3, dimension, "float32", 1.0)
+        self.seen: list[LinkEvent] = []
+        self.step = -1
+        self.patience = patience
+
+    def open(self) -> None:
+        self.links.open(self.offer, lambda number: (NO_STEP, None), self.patience)
+
+    def peer(self, name: str, seconds: float = SECONDS) -> Peer:
+        """Connect the owner of one of the certificates."""
+        return Peer(self.links.port, self.keys / f"{name}.crt", seconds)
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        begun = time.monotonic()
+        while not happened():
+            assert time.monotonic() - begun < SECONDS, self.seen
+            self.seen += self.links.events(0.05)
+
+    def of(self, kind: Any, worker: int | None = None) -> list[Any]:
+        return [each for each in self.seen if isinstance(each, kind) and worker in (None, each.worker)]
+
+    def refused(self, word: str) -> Refused:
+        """Wait for a refusal whose reason has this word, and return it."""
+        self.until(lambda: any(word in each.why for each in self.of(Refused)))
+        return next(each for each in self.of(Refused) if word in each.why)
+
+    def play(self) -> None:
+        """Play a round with the two honest workers, which answer with their numbers and the step."""
+        self.step += 1
+        before = len(self.of(Answered))
+        self.links.publish(self.step, torch.full((self.dimension,), float(self.step)))
+        self.links.ask([0, 1])
+        self.until(lambda: len(self.of(Answered)) == before + 2)
+        for answer in self.of(Answered)[-2:]:
+            assert answer.step == self.step
+            assert answer.values.unique().tolist() == [10.0 * answer.worker + self.step]
+
+
+def honest(peer: Peer, number: int, dimension: int) -> None:
+    with peer, contextlib.suppress(OSError, LinkError):
+        while True:
+            head, content = peer.receive()
+            if head.kind == END:
+                return
+            if head.kind == ROUND:
+                parameters = torch.frombuffer(bytearray(content), dtype=torch.float32)
+                assert parameters.unique().tolist() == [float(head.step)]
+                peer.answer(head.step, torch.full((dimension,), 10.0 * number + head.step))
+
+
+@contextlib.contextmanager
+def running(rig: Rig) -> Iterator[Rig]:
+    """Let the two honest workers join, and play a round before and after what the test does."""
+    threads = []
+    try:
+        rig.open()
+        for number in range(2):
+            peer = rig.peer(f"worker-{number}")
+            peer.join()
+            threads.append(threading.Thread(target=honest, args=(peer, number, rig.dimension), daemon=True))
+            threads[-1].start()
+        rig.until(lambda: len(rig.of(Joined)) == 2)
+        rig.play()
+        yield rig
+        rig.play()
+        assert not rig.of(Lost, 0) and not rig.of(Lost, 1)
+    finally:
+        rig.links.close(True, 5.0)
+    for thread in threads:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------

@@ -7,133 +7,41 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from hostile_peers import (
-    SECONDS,
     Peer,
+    Rig,
     answer_to,
     certificate_of_another_authority,
-    days_ago,
     ended,
     expired_certificate,
     flood_of_joins,
     plain,
+    running,
     send_random_bytes,
 )
 
-import gyroscope as gy
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed import certificates
 from gyroscope.distributed.protocol import (
     ANSWER,
-    END,
     FINAL,
     HELLO,
     LATER,
-    NO_STEP,
     REFUSE,
     ROUND,
     TAKEN,
     Head,
-    Offer,
     text_message,
 )
 from gyroscope.distributed.server import links as links_module
 from gyroscope.distributed.server import refusals
-from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
-from gyroscope.distributed.server.links import Links
-from gyroscope.distributed.server.parameter_server import listen
-
-
-class Rig:
-    """Links for three workers, and honest ones for two of them."""
-
-    def __init__(self, folder: Path, dimension: int = 1000, momentum: str = "workers", patience: float = 60.0) -> None:
-        self.keys, self.dimension = folder / "keys", dimension
-        with days_ago(40):
-            certificates.create_authority(self.keys)
-        for number in range(3):
-            certificates.add_worker(self.keys, f"worker-{number}")
-        self.links = Links(listen("127.0.0.1", 0, exposed=True), self.keys)
-        config = gy.Config(workers=3, momentum=momentum).resolve()
-        self.offer = Offer(config, 3, dimension, "float32", 1.0)
-        self.seen: list[LinkEvent] = []
-        self.step = -1
-        self.patience = patience
-
-    def open(self) -> None:
-        self.links.open(self.offer, lambda number: (NO_STEP, None), self.patience)
-
-    def peer(self, name: str, seconds: float = SECONDS) -> Peer:
-        """Connect the owner of one of the certificates."""
-        return Peer(self.links.port, self.keys / f"{name}.crt", seconds)
-
-    def until(self, happened: Callable[[], bool]) -> None:
-        begun = time.monotonic()
-        while not happened():
-            assert time.monotonic() - begun < SECONDS, self.seen
-            self.seen += self.links.events(0.05)
-
-    def of(self, kind: Any, worker: int | None = None) -> list[Any]:
-        return [each for each in self.seen if isinstance(each, kind) and worker in (None, each.worker)]
-
-    def refused(self, word: str) -> Refused:
-        """Wait for a refusal whose reason has this word, and return it."""
-        self.until(lambda: any(word in each.why for each in self.of(Refused)))
-        return next(each for each in self.of(Refused) if word in each.why)
-
-    def play(self) -> None:
-        """Play a round with the two honest workers, which answer with their numbers and the step."""
-        self.step += 1
-        before = len(self.of(Answered))
-        self.links.publish(self.step, torch.full((self.dimension,), float(self.step)))
-        self.links.ask([0, 1])
-        self.until(lambda: len(self.of(Answered)) == before + 2)
-        for answer in self.of(Answered)[-2:]:
-            assert answer.step == self.step
-            assert answer.values.unique().tolist() == [10.0 * answer.worker + self.step]
-
-
-def honest(peer: Peer, number: int, dimension: int) -> None:
-    with peer, contextlib.suppress(OSError, LinkError):
-        while True:
-            head, content = peer.receive()
-            if head.kind == END:
-                return
-            if head.kind == ROUND:
-                parameters = torch.frombuffer(bytearray(content), dtype=torch.float32)
-                assert parameters.unique().tolist() == [float(head.step)]
-                peer.answer(head.step, torch.full((dimension,), 10.0 * number + head.step))
-
-
-@contextlib.contextmanager
-def running(rig: Rig) -> Iterator[Rig]:
-    """Let the two honest workers join, and play a round before and after what the test does."""
-    threads = []
-    try:
-        rig.open()
-        for number in range(2):
-            peer = rig.peer(f"worker-{number}")
-            peer.join()
-            threads.append(threading.Thread(target=honest, args=(peer, number, rig.dimension), daemon=True))
-            threads[-1].start()
-        rig.until(lambda: len(rig.of(Joined)) == 2)
-        rig.play()
-        yield rig
-        rig.play()
-        assert not rig.of(Lost, 0) and not rig.of(Lost, 1)
-    finally:
-        rig.links.close(True, 5.0)
-    for thread in threads:
-        thread.join(SECONDS)
-        assert not thread.is_alive()
+from gyroscope.distributed.server.link_events import Answered, Joined, Lost, Refused, Rejected
 
 
 @pytest.fixture

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import ssl
 import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from gyroscope._core.errors import CertificateError
 from gyroscope._core.foreign_text import shortened
-from gyroscope.distributed.certificates import WorkerIdentity
+from gyroscope.distributed.certificates import WorkerIdentity, expiry, identity_of
 from gyroscope.distributed.protocol import (
     ANSWER,
     HEAD_SIZE,
@@ -26,8 +28,9 @@ from gyroscope.distributed.protocol import (
     text_message,
 )
 
-GREETING, PREPARING, LINKED, CLOSED = "greeting", "preparing", "linked", "closed"
-"""The states of a connection: before its HELLO, before its READY, while it takes part in rounds, and after."""
+GREETING, PREPARING, LINKED, LEAVING, CLOSED = "greeting", "preparing", "linked", "leaving", "closed"
+"""The states of a connection: before its HELLO, before its READY, while it takes part in rounds, once this side has
+decided to end it and nothing that comes counts any more, and after."""
 
 _CHUNK = 262_144
 """Bytes that are written at once: enough that it is not slow, few enough that others get their turn."""
@@ -85,7 +88,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
         self.number, self.session, self.state = UNKNOWN, 0, GREETING
         self.asked = self.sent = self.pending = NO_STEP
         self.slot = 0
-        self.spoken = asyncio.Event()
+        self.settled = asyncio.Event()
         """Set once it has been introduced, or has ended."""
         self.since = time.monotonic()
         """When it was accepted; later, when it was last asked, or last heard of."""
@@ -103,22 +106,30 @@ class WorkerConnection(asyncio.BufferedProtocol):
         # A transport that keeps a part of what it was given pauses until all of it is sent, because the next parameters
         # will be written to the same memory. (With TLS asyncio pauses at the limit, without only above it.)
         transport.set_write_buffer_limits(high=1 if transport.get_extra_info("sslcontext") else 0, low=0)
+        if tls := transport.get_extra_info("ssl_object"):
+            # Here and not in a task: the first message may have come with the end of the handshake, and is read next.
+            try:
+                pem = ssl.DER_cert_to_PEM_cert(tls.getpeercert(binary_form=True)).encode()
+                self.identity, self.expires = identity_of(pem), expiry(pem).timestamp()
+                self.who = f"{self.identity.name} at {self.peer}"
+            except CertificateError as problem:
+                self.close(str(problem), rejected=True)
 
     def connection_lost(self, problem: Exception | None) -> None:
         if self.state != CLOSED:
             self._why = self._why or (shortened(problem) if problem else "the worker closed the connection")
         self.state = CLOSED
-        self.spoken.set()
+        self.settled.set()
         self._outbox.clear()
         self.owner.closed(self, self._why, self._rejected)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self.state == CLOSED:
+        if self.state in (LEAVING, CLOSED):
             return _scratch
         return self._target[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self.state == CLOSED:
+        if self.state in (LEAVING, CLOSED):
             return
         self._filled += nbytes
         if self._filled < len(self._target):
@@ -188,6 +199,8 @@ class WorkerConnection(asyncio.BufferedProtocol):
             return f"it answers step {head.step}, but step {self.pending} is asked for"
         if head.session != self.session:
             return f"it answers step {head.step} in the name of another session"
+        if self.sent != self.pending:
+            return f"it answers step {head.step} before it has its parameters"
         return ""
 
     def _stray(self, why: str) -> None:
@@ -262,12 +275,14 @@ class WorkerConnection(asyncio.BufferedProtocol):
     def close(self, why: str, rejected: bool = False) -> None:
         """End the connection at once, whatever is on its way."""
         if self.state != CLOSED:
-            self._why, self._rejected = why, rejected
+            self._why, self._rejected, self.state = why, rejected, LEAVING
             self.transport.abort()
 
     def say_and_close(self, message: bytes) -> None:
-        """Send a last message, and close the connection after it."""
-        self.post(message, sent=self.transport.close)
+        """Send a last message, and close the connection after it. What the other side still says does not count."""
+        if self.state != CLOSED:
+            self.state = LEAVING
+            self.post(message, sent=self.transport.close)
 
     def refuse(self, code: int, why: str) -> None:
         """Tell the other side that it cannot join, and close the connection."""

@@ -7,6 +7,7 @@ numbers, not to connections, so that nobody can have more of it allocated by joi
 from __future__ import annotations
 
 import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import queue
@@ -22,10 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyroscope._core.errors import CertificateError
 from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed import tls
-from gyroscope.distributed.certificates import RevocationList, expiry, identity_of
+from gyroscope.distributed.certificates import RevocationList
 from gyroscope.distributed.protocol import (
     END,
     FINAL,
@@ -40,7 +40,7 @@ from gyroscope.distributed.protocol import (
     bytes_of,
     text_message,
 )
-from gyroscope.distributed.server.connection import CLOSED, GREETING, LINKED, PREPARING, WorkerConnection
+from gyroscope.distributed.server.connection import CLOSED, GREETING, LEAVING, LINKED, PREPARING, WorkerConnection
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Rejected
 from gyroscope.distributed.server.monitor import Link
 from gyroscope.distributed.server.refusals import Reason, Refusals
@@ -55,8 +55,8 @@ _INTRODUCTION_SECONDS = 10.0
 PREPARATION_SECONDS = 600.0
 """For a worker's data to be loaded."""
 _MOST_STRANGERS = 128
-"""Connections before their HELLO, besides one for each worker that is missing: all of them may come at once. Beyond,
-the oldest is closed: an honest worker needs a fraction of a second."""
+"""Connections before their HELLO, or after a refusal, besides one for each worker that is missing: all of them may come
+at once. Beyond, the oldest of the address that has most of them goes: an honest worker needs a fraction of a second."""
 _CROWD_SECONDS = 0.002
 """A pause after each connection while there are many strangers: about a handshake's processor time."""
 _MOST_JOINS = 10
@@ -90,7 +90,8 @@ class Links:
         self._joins: dict[int, list[float]] = {}
         self._events: queue.SimpleQueue[LinkEvent] = queue.SimpleQueue()
         self.refusals = Refusals(self._events.put)
-        self._strangers: dict[asyncio.Task[None], None] = {}
+        self._strangers: dict[asyncio.Task[None], bytes] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._listener = listener
         listener.setblocking(False)
         self._loop = asyncio.new_event_loop()
@@ -147,6 +148,9 @@ class Links:
 
     def events(self, seconds: float) -> list[LinkEvent]:
         """Return what has happened since, and wait that long at most for the first event."""
+        for task in self._tasks:
+            if task.done() and not self._closing:
+                task.result()  # raises what has ended it: without it nobody could join, or be noticed missing
         found: list[LinkEvent] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._events.get(timeout=seconds) if seconds > 0 else self._events.get_nowait())
@@ -184,7 +188,7 @@ class Links:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        tasks = [self._loop.create_task(self._accept()), self._loop.create_task(self._tick())]
+        tasks = self._tasks = [self._loop.create_task(self._accept()), self._loop.create_task(self._tick())]
         try:
             self._loop.run_forever()
         finally:
@@ -208,11 +212,12 @@ class Links:
                 continue
             peer = f"{address[0]}:{address[1]}"
             if len(self._strangers) >= self._most_strangers():
-                oldest = next(iter(self._strangers))
+                [(crowd, _)] = collections.Counter(self._strangers.values()).most_common(1)
+                oldest = next(task for task, network in self._strangers.items() if network == crowd)
                 del self._strangers[oldest]
                 oldest.cancel()
             task = self._loop.create_task(self._greet(connected, peer))
-            self._strangers[task] = None
+            self._strangers[task] = _network(address[0])
             task.add_done_callback(lambda done: self._strangers.pop(done, None))
             # While others wait to be accepted, `sock_accept` does not let anything else run: without this, those who
             # came first would be closed before their handshake has begun. A crowd is greeted in the order in which it
@@ -231,20 +236,13 @@ class Links:
             await self._loop.connect_accepted_socket(
                 lambda: connection, connected, ssl=self.context, ssl_handshake_timeout=handshake
             )
-            if self.context:
-                certificate = connection.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                pem = ssl.DER_cert_to_PEM_cert(certificate).encode()
-                connection.identity, connection.expires = identity_of(pem), expiry(pem).timestamp()
-                connection.who = f"{connection.identity.name} at {peer}"
             try:
-                await asyncio.wait_for(connection.spoken.wait(), _INTRODUCTION_SECONDS)
+                await asyncio.wait_for(connection.settled.wait(), _INTRODUCTION_SECONDS)
             except asyncio.TimeoutError:
                 raise ConnectionAbortedError(f"it said nothing for {_INTRODUCTION_SECONDS:g} s") from None
         except asyncio.CancelledError:
-            if connection.state == GREETING:  # else it has just been introduced
+            if connection.state in (GREETING, LEAVING):  # else it has just been introduced
                 self._turn_away(connection, "crowd", f"more than {self._most_strangers()} connections are being made")
-        except CertificateError as problem:
-            self._turn_away(connection, "certificate", str(problem))
         except ssl.SSLError as problem:
             reason: Reason = "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake"
             said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
@@ -256,7 +254,7 @@ class Links:
 
     def _turn_away(self, connection: WorkerConnection, reason: Reason, why: str) -> None:
         """Report a stranger, and end its connection; asyncio ends one that did not come about."""
-        if not self._closing:
+        if not self._closing and connection.state != LEAVING:  # else it has been reported
             self.refusals.add(reason, connection.who, why)
         if hasattr(connection, "transport"):
             connection.close(why)
@@ -286,8 +284,6 @@ class Links:
     def introduced(self, connection: WorkerConnection, number: int) -> None:
         identity = connection.identity
         claimed, number = number, identity.number if identity else number
-        connection.state = PREPARING  # or it waits for the end
-        connection.spoken.set()
         holder = self.linked.get(number)
         if self._over:
             connection.say_and_close(Head(END).pack())
@@ -307,7 +303,8 @@ class Links:
             why = f"worker {number} has joined {_MOST_JOINS} times within a minute"
             self._refuse(connection, "joins", LATER, why, number)
         else:
-            connection.number, connection.since = number, time.monotonic()
+            connection.number, connection.since, connection.state = number, time.monotonic(), PREPARING
+            connection.settled.set()
             self.linked[number] = connection
             connection.post(self._offer_message)
 
@@ -351,6 +348,9 @@ class Links:
                 self._events.put(Lost(connection.number, why, rejected))
             else:
                 self.refusals.add("unfinished", connection.who, f"could not join: {why}", connection.number)
+        elif rejected:
+            reason = "certificate" if self.context and connection.identity is None else "message"
+            self.refusals.add(reason, connection.who, why)
 
     def _send_round(self, connections: list[WorkerConnection], step: int, slot: int) -> None:
         parameters = bytes_of(self._parameters[slot])
@@ -383,4 +383,10 @@ def _prepare(connected: socket.socket, patience: float) -> None:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * patience))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(min(1000 * patience, 2**31 - 1)))
+
+
+def _network(host: str) -> bytes:
+    """Return what one party has: an address, or in IPv6 the half that names a network."""
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host.partition("%")[0])
+    return packed[:8] if any(packed[:8]) and len(packed) == 16 else packed

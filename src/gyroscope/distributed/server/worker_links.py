@@ -25,6 +25,7 @@ from gyroscope.simulation.workers import SimulatedWorkers, restore_buffers
 _SLICE_SECONDS = 0.2
 """How long to sleep at most before checking whether the run is to stop."""
 _END_SECONDS = 10.0
+_MOST_MISSES = 10
 
 
 class LinkedWorker:
@@ -34,6 +35,12 @@ class LinkedWorker:
         self.number = number
         self.momenta: list[tuple[int, Tensor]] = []
         """The worker's momentum after the last two steps that it has answered, with the steps."""
+        self.late = False
+        """Whether it missed a deadline and has not answered since, whoever has its number now."""
+        self.misses = 0.0
+        """How many deadlines it has missed; eight rows in time make up for one."""
+        self.awaited_from = 0
+        """The first step that waits for it."""
         self.is_gone()
 
     def is_gone(self) -> None:
@@ -41,10 +48,23 @@ class LinkedWorker:
         self.identity = ""
         self.linked = self.idle = False
         """Whether it has joined, and whether it can be asked."""
-        self.late = self.answered = False
-        """Whether it missed a deadline and has not answered since; whether it answered in this round, well or badly."""
+        self.answered = False
+        """Whether it answered in this round, well or badly."""
         self.asked = NO_STEP
         """The last step that it was asked for."""
+
+    def is_awaited(self, step: int) -> bool:
+        """Return whether this round waits for it."""
+        return self.asked == step and not self.late and not self.answered and step >= self.awaited_from
+
+    def miss(self, step: int) -> None:
+        """Note a missed deadline. With each, twice as many rounds follow that do not wait for it.
+
+        Else a worker that answers a moment too late, every time, would have every round last as long as the deadline.
+        """
+        self.late = True
+        self.misses = min(self.misses + 1, _MOST_MISSES)
+        self.awaited_from = step + 2 ** int(self.misses)
 
     def keep_momentum(self, step: int, momentum: Tensor) -> None:
         """Keep the momentum of an answer, where it was received, and that of the answer before it."""
@@ -207,7 +227,7 @@ class LinkedWorkers:
         """Write the rows of this step into the matrix, as they came: any of them may hold anything.
 
         Returns once all linked workers have answered, or at the deadline if enough rows are finite. After a worker has
-        missed a deadline no round waits for it before it has answered something.
+        missed a deadline no round waits for it before it has answered something, and some rounds have passed.
         """
         self._step, self._rows, deadline = step, rows, self.offer.deadline
         if not self.is_open:
@@ -221,7 +241,7 @@ class LinkedWorkers:
         while True:
             self._ask_idle()
             enough = len(self._finite) >= self.required
-            awaited = [each for each in self.each if each.asked == step and not each.late and not each.answered]
+            awaited = [each for each in self.each if each.is_awaited(step)]
             passed = time.monotonic() - begun
             if enough and (not awaited or passed >= deadline):
                 break
@@ -238,7 +258,7 @@ class LinkedWorkers:
             limit = deadline - passed if enough else _SLICE_SECONDS
             self._handle_events(min(max(limit, 0.0), _SLICE_SECONDS))
         for worker in awaited:
-            worker.late = True
+            worker.miss(step)
             self._log(events.LATE, worker, f"no row within {deadline:g} s")
         self.remark(self.describe_missing())
         self._collected = step
@@ -271,7 +291,7 @@ class LinkedWorkers:
                 raise RoundAbandonedError("")
             if missing < before:
                 begun = time.monotonic()
-            before = missing
+            before = min(before, missing)  # who leaves and comes back is not new
             if time.monotonic() - begun >= self.grace:
                 if self.count - missing >= self.required:
                     break
@@ -318,6 +338,7 @@ class LinkedWorkers:
         row, momentum = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
         if event.step == self._asked:
             worker.answered = True
+            worker.misses = max(0.0, worker.misses - 1 / 8)
             self._received.add(worker.number)
             self._losses[worker.number] = event.loss
             finite = copy_finite(row, self._rows[worker.number])
