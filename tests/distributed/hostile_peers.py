@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import ipaddress
 import random
 import socket
 import ssl
@@ -171,7 +172,7 @@ def flood_of_joins(port: int, certificate: Path) -> tuple[Head, bytes]:
     return head, said
 
 
-# -- a server to attack --------------------------------------------------------------------------------------------------
+# -- a server to attack ----------------------------------------------------------------------------------------------
 
 
 class Rig:
@@ -283,3 +284,44 @@ def expired_certificate(keys: Path) -> Path:
     with days_ago(30):
         certificates.add_worker(keys, "worker-9", days=1)
     return keys / "worker-9.crt"
+
+
+def forged_by(keys: Path, name: str, folder: Path) -> Path:
+    """Return a certificate for worker 1 and for this machine, signed by a worker's key, with the chain up to it."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    issuer_pem = (keys / f"{name}.crt").read_bytes()
+    issuer = x509.load_pem_x509_certificate(issuer_pem), load_pem_private_key((keys / f"{name}.key").read_bytes(), None)
+    names = [x509.UniformResourceIdentifier("urn:gyroscope:worker:1"), x509.IPAddress(ipaddress.ip_address(HOST))]
+    key = signing.new_key()
+    until = authority.utc_now() + datetime.timedelta(days=1)
+    certificate = signing.sign("worker-1", key, until, issuer, None, names)  # type: ignore[arg-type]
+    signing.write_pairs(folder, {"forged": (key, certificate)})
+    path = folder / "forged.crt"
+    path.write_bytes(path.read_bytes() + issuer_pem)
+    return path
+
+
+@contextlib.contextmanager
+def server_that(answers: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Yield the port of a server that does this with each connection, and then waits until the other side is gone."""
+    listener = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                with peer, contextlib.suppress(OSError):
+                    answers(peer)
+                    peer.settimeout(5.0)
+                    ended(peer)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(SECONDS)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ipaddress
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gyroscope._core.errors import ConfigError
+
+_MOST_CONNECTIONS = 32
+"""Each is a thread and a descriptor of the process that trains. Beyond, the oldest is closed."""
 
 
 class Page(NamedTuple):
@@ -16,6 +22,43 @@ class Page(NamedTuple):
     text: str
     kind: str = "text/plain; version=0.0.4; charset=utf-8"
     status: int = 200
+
+
+class _PageServer(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[Any, None] = {}
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open[request] = None
+        if len(self._open) > _MOST_CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: somebody has gone before the answer."""
+
+
+def _is_ours(host: str, bound: str) -> bool:
+    """Return whether a request was meant for this server.
+
+    A page in the operator's browser may have had its own name resolve to loopback, to read what is answered here. Where
+    other machines reach the server, anybody may read it, under whatever name.
+    """
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    with contextlib.suppress(ValueError):
+        if not ipaddress.ip_address(bound).is_loopback or ipaddress.ip_address(name.strip("[]")):
+            return True
+    return name.lower() in ("", "localhost", bound.lower())
 
 
 def serve_pages(pages: Mapping[str, Callable[[], Page]], port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
@@ -37,6 +80,9 @@ def serve_pages(pages: Mapping[str, Callable[[], Page]], port: int, host: str = 
         timeout = 10.0  # for somebody who connects and says nothing
 
         def do_GET(self) -> None:
+            if not _is_ours(self.headers.get("Host", ""), host):
+                self.send_error(421, "ask for it by its address, or as localhost")
+                return
             page = pages.get(self.path.partition("?")[0])
             if page is None:
                 self.send_error(404)
@@ -53,9 +99,8 @@ def serve_pages(pages: Mapping[str, Callable[[], Page]], port: int, host: str = 
             """Say nothing: Prometheus asks every few seconds."""
 
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = _PageServer((host, port), Handler)
     except (OSError, OverflowError) as problem:
         raise ConfigError(f"cannot answer at {host}:{port} ({problem}): choose another port") from problem
-    server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="gyroscope-pages", daemon=True).start()
     return server

@@ -27,6 +27,7 @@ from torch import Tensor
 from gyroscope import __version__
 from gyroscope._core import optional
 from gyroscope._core.errors import GyroscopeError, LinkError
+from gyroscope._core.foreign_text import shortened
 from gyroscope.runs.config import ResolvedConfig
 
 VERSION = 4
@@ -41,7 +42,8 @@ HEAD_SIZE = _HEAD.size
 
 LONGEST_TEXT = 2048
 """Bytes in the text of a HELLO or a REFUSE."""
-LONGEST_OFFER = 65536
+LONGEST_OFFER = 8192
+"""Many times what an offer needs: the time that TOML takes to parse may grow with the square of its length."""
 
 NO_STEP = -1
 UNKNOWN = -1
@@ -150,12 +152,15 @@ class Offer:
             link, config = values["link"], values["config"]
             count, dimension = int(link["count"]), int(link["dimension"])
             dtype, deadline = str(link["dtype"]), float(link["deadline"])
+            if not (count > 0 and dimension > 0 and 0 < deadline < math.inf):
+                raise ValueError(f"{count} workers, {dimension} parameters, a deadline of {deadline} s")
             # Not resolved here: resolving a spec may import the module it names, and a stranger may have written it.
             # Which folder to read and which device to use is the worker's own choice, whatever a server writes.
             own = {"data_dir": None, "device": "cpu"}
             resolved = ResolvedConfig(**{**config, **own})
-        except (GyroscopeError, LookupError, TypeError, ValueError) as problem:
+        except (GyroscopeError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as problem:
             raise LinkError(
-                f"the server's offer cannot be read ({problem}): is it a gyroscope server of this version?"
+                f"the server's offer cannot be read ({shortened(problem, 200)}): is it a gyroscope server of this "
+                "version?"
             ) from problem
         return cls(resolved, count, dimension, dtype, deadline)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import LinkError, UnknownNameError
+from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed import protocol, tls
 from gyroscope.distributed.certificates import identity_of
 from gyroscope.distributed.connection import ServerConnection
@@ -168,8 +169,8 @@ class Worker:
             content = bytearray(head.size)
             connection.receive(memoryview(content), _SILENCE_SECONDS)
             text = content.decode(errors="replace")
-            if head.kind == protocol.REFUSE:
-                return self._refused(head.step, text)
+            if head.kind == protocol.REFUSE:  # a text for a terminal, which obeys some characters
+                return self._refused(head.step, shortened(text, protocol.LONGEST_TEXT))
             offer = Offer.parse(text)
             if self.computer is None or self.computer.offer != offer:
                 self.computer = self.make_computer(offer)

@@ -41,7 +41,13 @@ class EventLog:
                 table = csv.writer(file, lineterminator="\n")
                 if new:
                     table.writerow(COLUMNS)
-                row = (now, step, event, number, shortened(who, _LONGEST), shortened(detail, _LONGEST))
+                row = (now, step, event, number, _cell(who), _cell(detail))
                 table.writerow(row)
         if self._listener:
             self._listener({**dict(zip(COLUMNS, row, strict=True)), "worker": worker})
+
+
+def _cell(text: str) -> str:
+    """Return a stranger's text as one printable line that no spreadsheet takes for a formula."""
+    line = shortened(text, _LONGEST)
+    return f"'{line}" if line.startswith(("=", "+", "-", "@")) else line

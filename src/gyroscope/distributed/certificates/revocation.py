@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ HEADER = """\
 # Certificates that do not count any more, one per line: serial number (hexadecimal), name, date.
 # `gyroscope keys revoke NAME` adds a line. A running server reads the file again when it has changed.
 """
+_LARGEST = 16_000_000
 _SERIAL = re.compile(r"[0-9A-Fa-f]{1,40}")
 
 
@@ -87,6 +89,8 @@ class RevocationList:
         # Looked at before the file is read: a change in between is seen the next time.
         seen = (status.st_mtime_ns, status.st_size, status.st_ino)
         if seen != self._seen:
+            if stat.S_ISFIFO(status.st_mode) or status.st_size > _LARGEST:  # to read a pipe may never end
+                raise CertificateError(f"{self.path} is no file of at most {_LARGEST:,} bytes: write it anew")
             self._serials = parse_revoked(self.path.read_bytes(), self.path)
             self._seen = seen
 

@@ -309,7 +309,6 @@ class Links:
             connection.post(self._offer_message)
 
     def not_understood(self, connection: WorkerConnection, why: str) -> None:
-        connection.state = PREPARING  # it waits for the end
         self._refuse(connection, "protocol", FINAL, f"what it says first cannot be read: {why}", None)
 
     def _may_join(self, number: int) -> bool:
@@ -348,9 +347,8 @@ class Links:
                 self._events.put(Lost(connection.number, why, rejected))
             else:
                 self.refusals.add("unfinished", connection.who, f"could not join: {why}", connection.number)
-        elif rejected:
-            reason = "certificate" if self.context and connection.identity is None else "message"
-            self.refusals.add(reason, connection.who, why)
+        elif rejected:  # before it could say anything
+            self.refusals.add("certificate", connection.who, why)
 
     def _send_round(self, connections: list[WorkerConnection], step: int, slot: int) -> None:
         parameters = bytes_of(self._parameters[slot])
