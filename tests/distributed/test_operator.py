@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -167,6 +169,41 @@ def test_pages_answer_their_paths_only() -> None:
         with pytest.raises(ConfigError, match="choose another port"):
             serve_pages({}, server.server_port)
     finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:9090", 200), ("localhost:9090", 200), ("[::1]:9090", 200), ("evil.example:9090", 421)],
+)
+def test_a_page_in_a_browser_cannot_read_by_having_its_name_resolve_to_loopback(host: str, status: int) -> None:
+    server = serve_pages({"/a": lambda: Page("yes")}, 0)
+    try:
+        request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}/a", headers={"Host": host})
+        if status == 200:
+            assert urllib.request.urlopen(request, timeout=10).read() == b"yes"
+        else:
+            with pytest.raises(urllib.error.HTTPError, match=str(status)):
+                urllib.request.urlopen(request, timeout=10)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_connections_that_are_held_do_not_cost_a_thread_each() -> None:
+    server = serve_pages({"/a": lambda: Page("yes")}, 0)
+    before = threading.active_count()
+    held = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(100)]
+    try:
+        assert get(f"http://127.0.0.1:{server.server_port}/a") == (200, "yes")
+        begun = time.monotonic()
+        while threading.active_count() - before > 34:
+            assert time.monotonic() - begun < 5.0
+            time.sleep(0.05)
+    finally:
+        for peer in held:
+            peer.close()
         server.shutdown()
         server.server_close()
 

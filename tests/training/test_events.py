@@ -36,3 +36,8 @@ def test_a_strangers_text_stays_one_short_printable_line(tmp_path: Path) -> None
     assert line["detail"].startswith('a b [31m,"cddd') and len(line["detail"]) < 400
     assert line["who"].startswith("who who")
     assert (tmp_path / "events.csv").read_bytes().count(b"\n") == 2
+
+
+def test_no_cell_is_a_formula(tmp_path: Path) -> None:
+    EventLog(tmp_path).add(0, "refused", None, "no", "=HYPERLINK(1) at 127.0.0.1:5")
+    assert ",'=HYPERLINK(1) at" in (tmp_path / "events.csv").read_text()
