@@ -26,6 +26,7 @@ class Page(NamedTuple):
 
 class _PageServer(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = _MOST_CONNECTIONS
 
     def __init__(self, *arguments: Any) -> None:
         self._open: dict[Any, None] = {}
