@@ -53,6 +53,9 @@ ones, as `gyroscope train` does. The numbers are the same.
 {_TRUST}"""
 
 
+_ROW_FORMATS = """\
+how workers send rows: full; float16 or bfloat16, half the bytes; top-k:share=0.1, a tenth of the values, which costs
+accuracy and suits few rules: see docs/server.md"""
 _OF_THE_OPERATOR = ("trust_network", "status_port", "quarantine")
 
 
@@ -91,6 +94,7 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         ("--port", int, port, "P", "port to listen on; 0 takes any that is free"),
         ("--deadline", float, 10.0, "S", "seconds that a round waits for late workers, once it has enough rows"),
         ("--grace", float, 60.0, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
+        ("--row-format", str, "full", "FORMAT", _ROW_FORMATS),
     ):
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     if name == "serve":
@@ -126,6 +130,7 @@ def _run(options: argparse.Namespace) -> int:
     with command_options.interruption() as stop, throw_away as folder:
         keys = _make_keys(Path(folder), options.host, count) if folder else options.keys
         given = {} if launch else {name: getattr(options, name) for name in _OF_THE_OPERATOR}
+        given["row_format"] = options.row_format
         where = ServerOptions(options.host, options.port, options.deadline, options.grace, keys, **given)
         on_event = _print_event if not launch and options.log_events else None
         with Server(where, command_options.shown(options), stop, on_event) as server:

@@ -28,9 +28,11 @@ from gyroscope import __version__
 from gyroscope._core import optional
 from gyroscope._core.errors import GyroscopeError, LinkError
 from gyroscope._core.foreign_text import shortened
+from gyroscope.distributed import row_formats
+from gyroscope.distributed.row_formats import Full, RowFormat
 from gyroscope.runs.config import ResolvedConfig
 
-VERSION = 4
+VERSION = 5
 """The version of these messages, which must be the same on both sides."""
 
 HELLO, OFFER, REFUSE, READY, WELCOME, ROUND, ANSWER, PING, END = range(1, 10)
@@ -128,12 +130,29 @@ class Offer:
     dtype: str
     deadline: float = dataclasses.field(compare=False)
     """Tells a worker how long a dead predecessor may go unnoticed; changes nothing that it computes."""
+    row_format: RowFormat = dataclasses.field(default_factory=Full)
+    """How rows and momenta are written in answers. Parameters and a WELCOME's momentum are always as they are."""
+
+    @property
+    def hands_momentum(self) -> bool:
+        """Whether the server hands a worker that joins the momentum that it sent last, to continue with."""
+        return self.config.momentum == "workers" and self.row_format.shows_row
+
+    @property
+    def row_values(self) -> int:
+        """The number of values that are sent of a row."""
+        return self.row_format.count(self.dimension)
 
     @property
     def answer_values(self) -> int:
         """The number of values in an answer: a row, and the momentum behind it where the row does not show it."""
-        both = self.config.momentum == "workers" and self.config.nesterov
-        return 2 * self.dimension if both else self.dimension
+        return 2 * self.row_values if self.hands_momentum and self.config.nesterov else self.row_values
+
+    @property
+    def answer_dtype(self) -> torch.dtype:
+        """The type of the values in an answer."""
+        own: torch.dtype = getattr(torch, self.dtype)
+        return self.row_format.dtype_for(own)
 
     def text(self) -> str:
         """Return the TOML text that `parse` reads."""
@@ -142,6 +161,7 @@ class Offer:
         known = {field.name: getattr(config, field.name) for field in dataclasses.fields(ResolvedConfig)}
         values = {name: value for name, value in known.items() if value is not None}
         link = {name: value for name, value in vars(self).items() if name != "config"}
+        link["row_format"] = str(self.row_format)
         return optional.format_toml({"link": {"version": __version__, **link}, "config": values})
 
     @classmethod
@@ -154,6 +174,7 @@ class Offer:
             dtype, deadline = str(link["dtype"]), float(link["deadline"])
             if not (count > 0 and dimension > 0 and 0 < deadline < math.inf):
                 raise ValueError(f"{count} workers, {dimension} parameters, a deadline of {deadline} s")
+            row_format = row_formats.parse(str(link["row_format"]))
             # Not resolved here: resolving a spec may import the module it names, and a stranger may have written it.
             # Which folder to read and which device to use is the worker's own choice, whatever a server writes.
             own = {"data_dir": None, "device": "cpu"}
@@ -163,4 +184,4 @@ class Offer:
                 f"the server's offer cannot be read ({shortened(problem, 200)}): is it a gyroscope server of this "
                 "version?"
             ) from problem
-        return cls(resolved, count, dimension, dtype, deadline)
+        return cls(resolved, count, dimension, dtype, deadline, row_format)

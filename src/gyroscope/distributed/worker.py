@@ -21,6 +21,7 @@ from gyroscope.distributed import protocol, tls
 from gyroscope.distributed.certificates import identity_of
 from gyroscope.distributed.connection import ServerConnection
 from gyroscope.distributed.protocol import Head, Message, Offer
+from gyroscope.distributed.row_formats import RowWriter
 from gyroscope.momentum import WorkerMomentum
 from gyroscope.runs import setup, training
 from gyroscope.simulation import tasks
@@ -62,11 +63,13 @@ class RowComputer:
         self.number, self.offer, self.d = number, offer, d
         self.dtype = self.worker.parameters.dtype
         self.momentum = WorkerMomentum(config.mu, nesterov=config.nesterov) if config.momentum == "workers" else None
+        self.writer = RowWriter(offer.row_format)
         self.row = self.worker.parameters.new_zeros(1, d)
         self.worker.sample(0, out=self.row)  # so that kernels compiled at first use do not cost the first deadline
 
     def load_momentum(self, momentum: Tensor | None) -> None:
-        """Continue with this momentum, or begin with none."""
+        """Continue with this momentum, or begin with none, as with nothing that was not sent."""
+        self.writer.forget()
         if self.momentum is not None:
             known = None if momentum is None else momentum.to(self.row.device).view(1, -1)
             self.momentum.load_state_dict({} if known is None else {"momentum": known})
@@ -76,10 +79,12 @@ class RowComputer:
         self.worker.parameters.copy_(parameters)
         losses, sampled = self.worker.sample(step, out=self.row)
         sent = sampled if self.momentum is None else self.momentum.update(sampled)
-        values[: self.d].copy_(sent[0])
-        if values.numel() > self.d:  # a row with Nesterov's look-ahead does not show the momentum behind it
+        size = self.offer.row_values
+        row, behind = values[:size], values[size:]
+        self.writer.write(sent[0], row)
+        if behind.numel():  # a row with Nesterov's look-ahead does not show the momentum behind it
             assert self.momentum is not None and self.momentum.buffer is not None
-            values[self.d :].copy_(self.momentum.buffer[0])
+            self.offer.row_format.encode(self.momentum.buffer[0], behind)
         return float(losses[0])
 
 
@@ -192,7 +197,7 @@ class Worker:
 
     def _answer_rounds(self, connection: ServerConnection, computer: RowComputer) -> bool:
         message = Message(computer.d, computer.dtype)
-        answer = Message(computer.offer.answer_values, computer.dtype)
+        answer = Message(computer.offer.answer_values, computer.offer.answer_dtype)
         session, parameters = 0, message.bytes[protocol.HEAD_SIZE :]
         while True:
             head = connection.receive_head(_SILENCE_SECONDS)

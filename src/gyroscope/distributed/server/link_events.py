@@ -15,9 +15,9 @@ class Joined(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """The values that were asked for have come. They stay until the worker is asked again.
+    """The values that were asked for have come, in the format of the rows. They stay until the worker is asked again.
 
-    With momentum at the workers they stay until the next but one answer.
+    Where they are the momentum that a worker continues with, they stay until the next but one answer.
     """
 
     worker: int

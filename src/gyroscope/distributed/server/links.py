@@ -109,16 +109,15 @@ class Links:
             patience: Seconds without an answer after which a worker's link is closed.
         """
         dtype: torch.dtype = getattr(torch, offer.dtype)
-        accumulates = offer.config.momentum == "workers"
         # A worker's last row stays where it came in: a worker that restarts continues with it. Then the next one needs
         # a place of its own.
-        slots = 2 if accumulates else 1
-        self._answers = torch.empty(offer.count, slots, offer.answer_values, dtype=dtype)
+        slots = 2 if offer.hands_momentum else 1
+        self._answers = torch.empty(offer.count, slots, offer.answer_values, dtype=offer.answer_dtype)
         self._turns = [0] * offer.count
         self._parameters = tuple(torch.empty(offer.dimension, dtype=dtype) for _ in range(2))
         self._slot, self._step = 0, NO_STEP
         self._momentum_of, self._patience = momentum_of, patience
-        self.answer_bytes = offer.answer_values * dtype.itemsize
+        self.answer_bytes = offer.answer_values * offer.answer_dtype.itemsize
         self._offer_message = text_message(OFFER, offer.text())
         self._offer = offer
 
@@ -324,7 +323,7 @@ class Links:
         connection.state, connection.since = LINKED, time.monotonic()
         connection.session = secrets.randbits(62)
         step, momentum = self._momentum_of(connection.number)
-        payload = b"" if momentum is None else bytes(bytes_of(momentum.contiguous()))
+        payload = b"" if momentum is None else bytes(bytes_of(momentum.to(self._parameters[0].dtype).contiguous()))
         connection.post(Head(WELCOME, step, connection.session, len(payload)).pack(), payload)
         self._events.put(Joined(connection.number, connection.who))
 

@@ -15,6 +15,7 @@ from typing import Any
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg.memory import keep_freed_memory
+from gyroscope.distributed import row_formats
 from gyroscope.distributed.certificates import ServerKeys
 from gyroscope.distributed.http_pages import serve_pages
 from gyroscope.distributed.protocol import Offer
@@ -53,6 +54,8 @@ class ServerOptions:
     """Where to answer /metrics, /healthz and /status.json, on loopback; 0 takes any free port, None answers nowhere."""
     quarantine: int = 0
     """After how many rounds in which its row is of no use to the rule a worker is left out for a while; 0 for never."""
+    row_format: str = "full"
+    """How workers send their rows: "full", "float16", "bfloat16" or "top-k:share=0.01" (`row_formats`)."""
 
     def __post_init__(self) -> None:
         for name in ("deadline", "grace"):
@@ -63,6 +66,7 @@ class ServerOptions:
             raise ConfigError(f"quarantine must be a number of rounds, or 0 for never, got {self.quarantine}")
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
+        row_formats.parse(self.row_format)  # raises where there is no such format
 
 
 class Server:
@@ -162,11 +166,12 @@ class Server:
         descriptors.allow(simulated.count)
         parameters = simulated.parameters
         dtype = str(parameters.dtype).removeprefix("torch.")
+        row_format = row_formats.parse(self.options.row_format)
         # A rule that tolerates nothing needs every row.
         tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
         self._workers = LinkedWorkers(
             simulated,
-            Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline),
+            Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline, row_format),
             self.links,
             log,
             required=simulated.count - max(0, tolerated),

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RoundAbandonedError, RunDirectoryError
-from gyroscope._linalg.matrix import all_finite, copy_finite
+from gyroscope._linalg.matrix import all_finite
 from gyroscope.distributed.protocol import NO_STEP, Offer
+from gyroscope.distributed.row_formats import Full, MalformedRowError
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
 from gyroscope.distributed.server.links import PREPARATION_SECONDS, Links
 from gyroscope.distributed.server.monitor import ServerMonitor
@@ -182,23 +183,32 @@ class LinkedWorkers:
     def state(self) -> dict[str, Tensor]:
         """Return the momentum that each worker sent up to the last collected round, with which it continues.
 
-        Rows of a round that was abandoned do not count, because the round will be played again.
+        Rows of a round that was abandoned do not count, because the round will be played again. The format of the rows
+        is there, too, unless it is `full`.
         """
-        if not self.accumulates:
-            return {}
+        row_format = self.offer.row_format
+        state = {} if row_format == Full() else {"row_format": torch.tensor(list(str(row_format).encode()))}
+        if not self.offer.hands_momentum:
+            return state
         momentum = torch.zeros(self.count, self._dimension, dtype=self.parameters.dtype)
         steps = torch.full((self.count,), NO_STEP, dtype=torch.int64)
         for worker in self.each:
             steps[worker.number], known = worker.momentum(until=self._collected)
             if known is not None:
                 momentum[worker.number].copy_(known)
-        return {"momentum": momentum, "steps": steps}
+        return {**state, "momentum": momentum, "steps": steps}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Continue from what `state` returned."""
         if self.accumulates and not state:
             raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
-        for worker in self.each if state else ():
+        before = bytes(state["row_format"].tolist()).decode() if "row_format" in state else str(Full())
+        if before != str(self.offer.row_format):
+            raise RunDirectoryError(
+                f"this run's workers send rows in the format {before}, not {self.offer.row_format}, which would change "
+                f"its numbers: continue it with --row-format {before}"
+            )
+        for worker in self.each if "steps" in state else ():
             step = int(state["steps"][worker.number])
             self._collected = max(self._collected, step)
             if step != NO_STEP:
@@ -282,7 +292,8 @@ class LinkedWorkers:
         downloads and compiles, which must not end the run. A liar delays the start by that time and no longer.
         """
         self.is_open = True
-        self.log.add(self._step, events.STARTED, None, f"waiting for {self.count} workers at {self.links.address}")
+        waiting = f"waiting for {self.count} workers at {self.links.address}, rows: {self.offer.row_format}"
+        self.log.add(self._step, events.STARTED, None, waiting)
         self.links.open(self.offer, lambda number: self.each[number].momentum(), self.grace)
         opened = begun = time.monotonic()
         before = self.count
@@ -333,23 +344,29 @@ class LinkedWorkers:
     def _take_row(self, worker: LinkedWorker, event: Answered) -> None:
         """Copy a row of this round into the matrix while others are on their way, and keep the worker's momentum."""
         worker.idle, worker.late = True, False
-        values = event.values
-        alone = values.numel() == self._dimension  # else the momentum comes behind the row
-        row, momentum = (values, values) if alone else (values[: self._dimension], values[self._dimension :])
+        values, size = event.values, self.offer.row_values
+        alone = values.numel() == size  # else the momentum comes behind the row
+        row, momentum = (values, values) if alone else (values[:size], values[size:])
+        finite = None
         if event.step == self._asked:
             worker.answered = True
             worker.misses = max(0.0, worker.misses - 1 / 8)
-            self._received.add(worker.number)
-            self._losses[worker.number] = event.loss
-            finite = copy_finite(row, self._rows[worker.number])
-            if finite:
-                self._finite.add(worker.number)
+            try:
+                finite = self.offer.row_format.decode(row, self._rows[worker.number])
+            except MalformedRowError as problem:
+                finite = False
+                self._log(events.REJECTED, worker, str(problem))
             else:
-                self._log(events.NOT_FINITE, worker, "the row holds NaN or inf; the rule leaves it out")
-        else:
-            finite = bool(all_finite(row))
-        if self.accumulates:
-            if finite if alone else bool(all_finite(momentum)):  # a worker that restarts must not continue from NaN
+                self._received.add(worker.number)
+                self._losses[worker.number] = event.loss
+                if finite:
+                    self._finite.add(worker.number)
+                else:
+                    self._log(events.NOT_FINITE, worker, "the row holds NaN or inf; the rule leaves it out")
+        if self.offer.hands_momentum:
+            if finite is None or not alone:
+                finite = bool(all_finite(momentum))
+            if finite:  # a worker that restarts must not continue from NaN
                 worker.keep_momentum(event.step, momentum)
             else:
                 worker.copy_momenta()
