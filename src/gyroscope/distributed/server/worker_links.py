@@ -183,8 +183,7 @@ class LinkedWorkers:
     def state(self) -> dict[str, Tensor]:
         """Return the momentum that each worker sent up to the last collected round, with which it continues.
 
-        Rows of a round that was abandoned do not count, because the round will be played again. The format of the rows
-        is there, too, unless it is `full`.
+        Rows of an abandoned round, which is played again, do not count. Also the rows' format, unless it is `full`.
         """
         row_format = self.offer.row_format
         state = {} if row_format == Full() else {"row_format": torch.tensor(list(str(row_format).encode()))}
