@@ -34,9 +34,9 @@ FORMATS = (
     "float16",
     "bfloat16",
     "top-k:share=0.1",
-    "top-k:share=0.1,feedback=false",
+    "top-k:share=0.1,feedback=true",
     "top-k:share=0.01",
-    "top-k:share=0.01,feedback=false",
+    "top-k:share=0.01,feedback=true",
 )
 BYZANTINE = 5
 CASES = (("average", NO_ATTACK), *itertools.product(("median", "krum", "caf-history"), (NO_ATTACK, "little")))

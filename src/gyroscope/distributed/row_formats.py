@@ -95,14 +95,14 @@ class BFloat16(Full):
 class TopK(RowFormat):
     """The k = max(1, round(share * d)) values of largest magnitude: k indices (int32) and k values (float32).
 
-    Without feedback the values that are not sent are lost. Workers with feedback send other indices than each other,
-    and the median of values most of which are zero is zero: docs/server.md has what that costs.
+    The values that are not sent are lost, or with feedback added to the next row. Workers with feedback send other
+    indices than each other, and the median of values most of which are zero is zero: docs/server.md has the cost.
     """
 
     name = "top-k"
     shows_row = False
     share: float = registry.number(0.1, "above 0 and at most 1", lambda share: 0 < share <= 1)
-    feedback: bool = registry.choice(True, (True, False))
+    feedback: bool = registry.choice(False, (False, True))
 
     @property
     def keeps_rest(self) -> bool:
