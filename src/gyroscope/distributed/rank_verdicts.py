@@ -34,6 +34,8 @@ class Seen(NamedTuple):
     distance: float
     """From the aggregate, Euclidean."""
     missing: bool = False
+    asked: bool = True
+    """Whether it was to send a row. Nothing is concluded of a rank that was not."""
 
     @classmethod
     def of(cls, numbers: Sequence[float]) -> Seen:
@@ -90,12 +92,13 @@ class RankVerdicts:
         """Take in a step, and return the ranks whose row is garbage."""
         middle = sorted(row.distance for row in seen if row.finite)
         usual = middle[(len(middle) - 1) // 2] if middle else math.inf
-        garbage = [rank for rank, row in enumerate(seen) if not row.finite or row.distance > GARBAGE * usual]
-        far = {rank for rank, row in enumerate(seen) if not row.finite or row.distance > FAR * usual}
-        ignored = set() if weight is None else {rank for rank in range(self.n) if float(weight[rank]) == 0.0}
+        asked = [rank for rank, row in enumerate(seen) if row.asked]
+        garbage = [rank for rank in asked if not seen[rank].finite or seen[rank].distance > GARBAGE * usual]
+        far = {rank for rank in asked if not seen[rank].finite or seen[rank].distance > FAR * usual}
+        ignored = set() if weight is None else {rank for rank in asked if float(weight[rank]) == 0.0}
         rate = max(1 - _MEMORY, 1 / (self.steps + 1))
         self.bad = far | ignored
-        for rank in range(self.n):
+        for rank in asked:
             bad = rank in self.bad
             self.suspicion[rank] += rate * (bad - self.suspicion[rank])
             self.far[rank] += rate * ((rank in far) - self.far[rank])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gyroscope.momentum import participation
+from gyroscope.momentum.participation import Participation
 from gyroscope.momentum.robust_aggregator import (
     BASIC_PLACEMENTS,
     PLACEMENTS,
@@ -15,9 +17,11 @@ from gyroscope.momentum.worker_momentum import WorkerMomentum
 __all__ = [
     "BASIC_PLACEMENTS",
     "PLACEMENTS",
+    "Participation",
     "Placement",
     "RobustAggregator",
     "Update",
     "WorkerMomentum",
     "check_placement",
+    "participation",
 ]

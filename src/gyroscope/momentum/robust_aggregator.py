@@ -12,6 +12,7 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
+from gyroscope.momentum.participation import Participation
 from gyroscope.momentum.worker_momentum import WorkerMomentum, check_mu
 from gyroscope.rules import Aggregate, Rule, RuleContext, RuleState
 from gyroscope.rules.base import check_f
@@ -70,7 +71,8 @@ class Update:
     aggregate: Aggregate
     """What the rule returned: its vector before momentum at the server, and each worker's share in it."""
     rows: Tensor
-    """(n, d): what the rule was given: the rows sent, or with `server-kept` the accumulated ones."""
+    """(n, d): what the rule was given: the rows sent, with `server-kept` the accumulated ones, and of workers that were
+    not asked their last rows, or NaN where they are left out."""
 
     @property
     def weight(self) -> Tensor | None:
@@ -99,6 +101,7 @@ class RobustAggregator:
         mu: float = 0.9,
         nesterov: bool = False,
         seed: int = 0,
+        participation: Participation | None = None,
     ) -> None:
         """Begin with the first round.
 
@@ -109,6 +112,8 @@ class RobustAggregator:
             mu: the momentum factor of "server" and "server-kept".
             nesterov: use Nesterov's look-ahead there.
             seed: of a rule that draws at random.
+            participation: who is asked in a round, where not everybody is; its `f` replaces this one. There is no form
+                of it with "server-kept".
 
         Raises:
             UnknownNameError: there is no such rule or placement.
@@ -117,7 +122,8 @@ class RobustAggregator:
         check_placement(momentum, mu, nesterov)
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
         check_f(f)
-        self.f, self.momentum, self.seed = f, momentum, seed
+        self.f = f if participation is None else participation.f
+        self.momentum, self.seed, self.participation = momentum, seed, participation
         self.rounds = 0
         """How many rounds were aggregated."""
         self._rule_state: RuleState = {}
@@ -131,7 +137,8 @@ class RobustAggregator:
         """Aggregate the rows of one round.
 
         Args:
-            rows: (n, d), or n vectors; row i is the same worker's in every round. They do not change.
+            rows: (n, d), or n vectors; row i is the same worker's in every round. They do not change. Rows of workers
+                that the participation does not ask are not read.
             trusted: (d,), a gradient at samples that the server itself holds, for rules that compare with it.
 
         Returns:
@@ -146,7 +153,14 @@ class RobustAggregator:
             if self._accumulated is None or self._accumulated.shape != shown.shape:
                 self._accumulated = torch.empty_like(shown)
             shown = self.per_worker.update(shown, out=self._accumulated)
+        participation, step = self.participation, self.rounds
+        if participation is not None:
+            shown = participation.take(step, shown)
         aggregate, self._rule_state = self._aggregate(shown, self.rule_context(trusted))
+        if participation is not None:
+            shown = participation.of_all(step, shown, torch.nan)
+            if aggregate.weight is not None:
+                aggregate = aggregate._replace(weight=participation.of_all(step, aggregate.weight, 0.0))
         vector = aggregate.vector if self.after_rule is None else self.after_rule.update(aggregate.vector)
         self.rounds += 1
         return Update(vector, aggregate, shown)
@@ -177,6 +191,7 @@ class RobustAggregator:
             "rounds": self.rounds,
             "rule": dict(self._rule_state),
             "momentum": (self.per_worker or self.after_rule or WorkerMomentum()).state_dict(),
+            **({} if self.participation is None else {"participation": self.participation.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -185,6 +200,8 @@ class RobustAggregator:
         accumulator = self.per_worker or self.after_rule
         if accumulator is not None:
             accumulator.load_state_dict(state["momentum"])
+        if self.participation is not None:
+            self.participation.load_state_dict(state["participation"])
 
     def _aggregate(self, rows: Tensor, context: RuleContext) -> tuple[Aggregate, RuleState]:
         """Apply the rule. (A variant that shards the columns overrides this.)"""

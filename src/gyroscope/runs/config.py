@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gyroscope import attacks, momentum, rules
 from gyroscope._core import optional, registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
+from gyroscope.runs.field_types import typed
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.data import shards
@@ -288,14 +289,14 @@ class Config(CommonConfig):
     type or a value out of range raises a ConfigError, an unknown field an UnknownNameError with the nearest name.
     """
 
-    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted", "optimizer", "local_steps")
+    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted", "sample", "absent", "optimizer", "local_steps")
     specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
         **CommonConfig.specs,
         "rule": (rules.Rule, rules.parse),
         "optimizer": (server_optimizer.ServerOptimizer, server_optimizer.parse),
     }
     bounds: ClassVar[Mapping[str, int]] = {
-        **CommonConfig.bounds, "trusted": 0, "measure_every": 1, "checkpoint_every": 1, "local_steps": 1
+        **CommonConfig.bounds, "trusted": 0, "measure_every": 1, "checkpoint_every": 1, "local_steps": 1, "sample": 1
     }  # fmt: skip
     placements: ClassVar[Mapping[str, momentum.Placement]] = momentum.PLACEMENTS
 
@@ -303,6 +304,13 @@ class Config(CommonConfig):
     trusted: int = option(
         0, WHO, "samples that the server itself holds, for rules that compare with them (zeno, fltrust)", "K"
     )
+    sample: int | None = option(
+        None, WHO, "how many workers a round asks, chosen at random in every round (default: all)", "M"
+    )
+    absent: str = option(
+        "momentum", WHO, "what the rule is given of workers that a round does not ask: momentum (their last rows) or "
+        "left-out (nothing, and as small an f as the sample allows)", "HOW"
+    )  # fmt: skip
     optimizer: str = option(
         "sgd", HOW, "what the server does with the aggregate: sgd, adam, adamw:beta2=0.99", "OPTIMIZER"
     )
@@ -359,6 +367,11 @@ class ResolvedConfig(ResolvedCommon, Config):
             if self.momentum in variant.extra_placements() and not isinstance(self, variant.config):
                 raise ConfigError(_of_a_variant(f"momentum = {self.momentum!r}", variant.config))
         momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
+        self.participation()
+
+    def participation(self) -> momentum.Participation | None:
+        """Return who is asked in each round, anew for each run; None where everybody is."""
+        return momentum.participation.of(self)
 
 
 def read_toml(what: str, path: str | Path) -> dict[str, Any]:
@@ -369,24 +382,3 @@ def read_toml(what: str, path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read the {what} {path}: {problem.strerror}") from problem
     except ValueError as problem:
         raise ConfigError(f"{path} is not valid TOML: {problem}") from problem
-
-
-_TYPES = {
-    "int": (int, "a whole number"),
-    "float": (float, "a number"),
-    "str": (str, "text"),
-    "bool": (bool, "true or false"),
-}
-
-
-def typed(name: str, annotation: str, value: Any) -> Any:
-    """Return the value as the type that the annotation names first; raise a ConfigError where it is another."""
-    wanted, *others = annotation.split(" | ")
-    if value is None and "None" in others:
-        return None
-    kind, words = _TYPES[wanted]
-    if kind is float and type(value) is int:
-        value = float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or value != value:
-        raise ConfigError(f"{name} must be {words}, got {value!r}")
-    return value

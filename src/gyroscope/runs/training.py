@@ -147,11 +147,15 @@ class Run(TrainingLoop):
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
         self.test = TaskTest.of(task, self.parameters.device)
+        self.participation = honest.participation = config.participation()
         workers: Workers = worker_factory(self.config, honest) if worker_factory else honest
         self.schedule = Schedule.parse(config.lr)
         honest.local_rate = self.schedule.at
         rule = rules.parse(config.rule)
-        self.ratio_bound = rule.ratio_bound(config.workers, config.declared_byzantine)
+        n, f = config.workers, config.declared_byzantine
+        if self.participation is not None:
+            n, f = self.participation.rows_given, self.participation.f
+        self.ratio_bound = rule.ratio_bound(n, f)
         at_workers = config.momentum in self.accumulating
         trusted = byzantine_gradients = None
         if "trusted" in rule.uses:
@@ -190,6 +194,7 @@ class Run(TrainingLoop):
             mu=config.mu,
             nesterov=config.nesterov,
             seed=config.seed,
+            participation=self.participation,
         )
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:

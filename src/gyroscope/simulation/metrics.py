@@ -63,6 +63,7 @@ def measure(
     """All columns of one round (`parameters` are those after it), and the state for the next."""
     of_sent, h = played.sent.moments, len(played.sent.rows)
     of_sampled = played.sampled.moments if played.sampled else None
+    sampling = len(played.sampled.rows) if played.sampled else 0
     vectors = _vectors(played)
     products = _Products(
         {
@@ -74,7 +75,7 @@ def measure(
         },
         [*PAIRS, *((name, f"{name}, before") for name in VECTORS), ("sampled", "past")],
     )
-    sigma = theory.spread(of_sampled.squares, h) if of_sampled else math.nan
+    sigma = theory.spread(of_sampled.squares, sampling) if of_sampled else math.nan
     deviations: dict[str, float | None] = {
         "sampled": _finite_or_none(sigma),
         "sent": _finite_or_none(theory.spread(of_sent.squares, h)),
@@ -98,7 +99,7 @@ def measure(
     trajectory = state.trajectory
     if of_sampled:
         known = (products.dot("sampled", "sampled"), products.dot("sampled", "past"))
-        sigma = 0.0 if h == 1 else sigma
+        sigma = 0.0 if sampling == 1 else sigma
         curvature, trajectory = theory.advance(trajectory, of_sampled.mean, sigma, played.mu, known)
         row["straightness"], row["omega"] = curvature.straightness, curvature.omega
         row["lambda"], row["decrease_holds"] = curvature.lambda_, curvature.decreases

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gyroscope._core import random_streams
@@ -79,9 +80,10 @@ class Round:
     sampled: CachedMoments | None
     """(h, d): the honest workers' clipped gradients; None where only they themselves know them."""
     sent: CachedMoments
-    """(h, d): what the rule was given of the honest workers that are present, momentum included."""
+    """(h, d): what the rule was given of the honest workers that are present, momentum included. Where the server keeps
+    the last rows of workers that it did not ask, those too."""
     attack: Tensor
-    """(f, d): what the Byzantine workers sent; f may be 0."""
+    """(f, d): what the Byzantine workers sent, of those that were asked; f may be 0."""
     update: Update
     honest: int
     """How many honest workers there are, present or not."""
@@ -106,23 +108,56 @@ def play_round(config: RoundConfig, state: RoundState, step: int, lr: float, clo
         clock.lap("gradients")
     # Where workers are missing, nobody can foresee what the server keeps of them.
     foreseen = state.aggregator.per_worker is not None and workers.present is None
-    preview = state.aggregator.preview if foreseen else None
-    attack = attack_rows(config, state, of_sent, step, state.aggregator.rule_context(trusted), preview)
-    state.byzantine.copy_(attack)
+    preview: Callable[[Tensor], Tensor] | None = state.aggregator.preview if foreseen else None
+    asked: Tensor | None = None
+    if state.aggregator.participation is not None:
+        of_sent, asked, preview = participants(config, state, of_sent, step)
+    attack = attack_rows(config, state, of_sent, step, state.aggregator.rule_context(trusted), preview, asked)
+    if asked is None:
+        state.byzantine.copy_(attack)
+    else:
+        state.byzantine[asked] = attack
     clock.lap("attack")
     update = state.aggregator.step(state.rows, trusted=trusted)
     clock.lap("rule")
     state.optimizer.step(update.vector, lr)
     clock.lap("update")
-    if update.rows.data_ptr() != state.rows.data_ptr():  # the server accumulated them
+    if asked is None and update.rows.data_ptr() != state.rows.data_ptr():  # the server accumulated them
         of_sent = present_rows(update.rows[: workers.count], workers)
-    sampled = None if workers.accumulates else of_sampled
+    sampled = None if workers.accumulates or not len(of_sampled.rows) else of_sampled
     return Round(step, lr, config.mu, losses, sampled, of_sent, attack, update, workers.count)
 
 
 def present_rows(rows: Tensor, workers: Workers) -> CachedMoments:
     """Return the rows of the honest workers that are present, with their moments computed once."""
     return CachedMoments(rows if workers.present is None else rows[workers.present])
+
+
+def participants(
+    config: RoundConfig, state: RoundState, fresh: CachedMoments, step: int
+) -> tuple[CachedMoments, Tensor, Callable[[Tensor], Tensor] | None]:
+    """Return what a round that does not ask everybody shows the adversary.
+
+    Returns:
+        What the rule will be given of honest workers, last rows of absent ones included; which of the Byzantine workers
+        are asked, counted from 0; and what the rule will be given if they send certain rows, where that is more.
+    """
+    participation, h = state.aggregator.participation, config.workers.count
+    assert participation is not None
+    asked = torch.tensor([worker - h for worker in participation.asked(step) if worker >= h], dtype=torch.int64)
+    if not participation.keeps:
+        return fresh, asked, None
+    # A Byzantine worker that is not asked cannot send anything: the rule is given what it sent when it last was.
+    shown = participation.given(step, state.rows)
+    finite = shown[:h].sum(dim=1).isfinite()
+    honest = CachedMoments(shown[:h] if bool(finite.all()) or not bool(finite.any()) else shown[:h][finite])
+
+    def preview(rows: Tensor) -> Tensor:
+        sent, colluding = rows[len(honest.rows) :], shown[h:].clone()
+        colluding[asked] = sent[asked]
+        return torch.cat([rows[: len(honest.rows)], colluding])
+
+    return honest, asked, preview
 
 
 def attack_rows(
@@ -132,11 +167,19 @@ def attack_rows(
     step: int,
     rule_context: RuleContext,
     preview: Callable[[Tensor], Tensor] | None,
+    asked: Tensor | None = None,
 ) -> Tensor:
-    """Return what the Byzantine workers send, who see the honest rows and all that the server knows."""
-    if config.attack is None:
+    """Return what the Byzantine workers send, who see the honest rows and all that the server knows.
+
+    Args:
+        asked: which of them are asked, where not all are. With a preview the rule is given rows of all of them, old or
+            new, and the adversary plans for all; else for those asked.
+    """
+    if config.attack is None or (asked is not None and not len(asked)):
         return honest.rows[:0]
-    gradients = config.byzantine_gradients
+    own = config.byzantine_gradients.at(step) if config.byzantine_gradients else None
+    alone = asked if preview is None else None
+    f = config.byzantine if alone is None else len(alone)
     context = AttackContext(
         rule=state.aggregator.rule,
         declared_f=state.aggregator.f,
@@ -147,7 +190,8 @@ def attack_rows(
         rule_context=rule_context,
         state=state.adversary,
         moments=honest,
-        compute_gradients=gradients.at(step) if gradients else None,
+        compute_gradients=own if own is None or alone is None else lambda flipped: own(flipped)[alone],
         preview=preview,
     )
-    return config.attack(honest.rows, config.byzantine, context)
+    rows = config.attack(honest.rows, f, context)
+    return rows if asked is None or alone is not None else rows[asked]

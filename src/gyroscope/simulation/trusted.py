@@ -37,6 +37,6 @@ class TrustedSamples:
         if data.prepare is not None:
             inputs = data.prepare(inputs, random_streams.generator(self._seed, "trusted augment", step))
         row = workers.parameters.new_empty(1, workers.parameters.numel())
-        noise = self._seed, step, _NOBODY
+        noise = self._seed, step, (_NOBODY,)
         workers.gradients(inputs.unsqueeze(0), targets.unsqueeze(0), noise, workers.transform(), row)
         return row[0] if self.momentum is None else self.momentum.update(row[0])

@@ -19,14 +19,14 @@ from gyroscope._linalg.flat_parameters import split_like, trainable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
 from gyroscope._linalg.matrix import shift_and_clip
-from gyroscope.momentum import Update
+from gyroscope.momentum import Participation, Update
 from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Inputs = Tensor | IndexedBatch | Sequence[Tensor]
 """Every worker's batch: inputs[worker] is (b, ...)."""
-Noise = tuple[int, int, int]
-"""The random stream of dropout and the like: the seed, the step, and the number of the first worker."""
+Noise = tuple[int, int, Sequence[int]]
+"""The random streams of dropout and the like: the seed, the step, and the workers' numbers."""
 
 _GROUP = 3_000_000
 """Input values that are sampled at a time on a CPU."""
@@ -59,12 +59,14 @@ class Workers(Protocol):
     """Whether they accumulate their gradients themselves: then the server does not know what they sampled."""
     present: Tensor | None
     """The numbers of those whose row of the last round is finite, which is measured; None for all of them."""
+    participation: Participation | None
+    """Who is asked in a round; None where everybody is."""
 
     def ask(self, step: int) -> None:
         """Announce that the parameters are those of this step, so that other processes can begin before `sample`."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """Return losses and all rows, the rows in `out` if given: a row is NaN where a worker is missing."""
+        """Return losses and all rows, the rows in `out` if given: NaN where a worker is missing or was not asked."""
 
     def judged(self, step: int, update: Update) -> None:
         """Learn what the rule made of the rows of this step."""
@@ -86,6 +88,7 @@ class SimulatedWorkers:
 
     accumulates = False
     present: Tensor | None = None
+    participation: Participation | None = None
     local_steps: int = 1
     local_rate: Callable[[int], float] | None = None
     """The learning rate of local steps, by the number of the round."""
@@ -122,6 +125,7 @@ class SimulatedWorkers:
         more = copy.copy(self)
         more.first, more.count, more.relabel = self.first + self.count, count, relabel
         more.among = self.among + count
+        more.participation = None  # nobody can keep them from computing
         return more
 
     def _group_size(self) -> int:
@@ -133,7 +137,7 @@ class SimulatedWorkers:
     def alone(self, worker: int) -> SimulatedWorkers:
         """Return one of these workers by itself, at the same model and with the batches that it has among all."""
         one = copy.copy(self)
-        one.first, one.count = self.first + worker, 1
+        one.first, one.count, one.participation = self.first + worker, 1, None
         return one
 
     def ask(self, step: int) -> None:
@@ -143,35 +147,55 @@ class SimulatedWorkers:
         """Do nothing: simulated workers do not care."""
 
     def sample(self, step: int, out: Tensor | None = None, clock: Clock = UNTIMED) -> tuple[Tensor, Tensor]:
-        """Return every worker's loss and clipped gradient at this step; the rows in `out`, if given."""
+        """Return the workers' losses and clipped gradients at this step; the rows in `out`, if given.
+
+        There is a loss of each worker that is asked; the row of one that is not is NaN.
+        """
         rows = self.parameters.new_empty(self.count, self.parameters.numel()) if out is None else out
+        if self.participation is None:
+            losses, finite = self._sample(step, range(self.first, self.first + self.count), rows, clock)
+            self.present = present_among(finite)
+            return losses, rows
+        last = self.first + self.count
+        asked = [number for number in self.participation.asked(step) if self.first <= number < last]
+        places = torch.tensor(asked, dtype=torch.int64, device=rows.device) - self.first
+        rows.fill_(math.nan)
+        if not asked:
+            self.present = places
+            return rows.new_empty(0), rows
+        some = rows.new_empty(len(asked), rows.shape[1])
+        losses, finite = self._sample(step, asked, some, clock)
+        rows[places] = some
+        self.present = places[finite]
+        return losses, rows
+
+    def _sample(self, step: int, numbers: Sequence[int], rows: Tensor, clock: Clock) -> tuple[Tensor, Tensor]:
+        """Write the rows of these workers; return their losses, and which of the rows are finite."""
         if self.local_steps > 1:
-            return self._take_local_steps(step, rows, clock), rows
+            return self._take_local_steps(step, numbers, rows, clock), rows.sum(dim=1).isfinite()
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         losses = []
         group = self._group_size()
-        for start in range(0, self.count, group):
-            own = rows[start : start + group]
-            workers = range(self.first + start, self.first + start + len(own))
+        for start in range(0, len(numbers), group):
+            own, workers = rows[start : start + group], numbers[start : start + group]
             inputs, targets = self.batches(step, workers)
             if self.relabel is not None:
                 targets = self.relabel(targets)
             clock.lap("data")
-            noise = self.seed, step, workers.start
+            noise = self.seed, step, workers
             losses.append(self.gradients(inputs, targets, noise, self.transform(), own))
             clock.lap("gradients")
         finite = self.finite_rows(rows)
-        self.present = present_among(finite)
         if not bool(finite.all()):  # one sample that is not finite would stay in the running statistics for ever
             restore_buffers(self.model, buffers)
-        return torch.cat(losses), rows
+        return torch.cat(losses), finite
 
-    def _take_local_steps(self, step: int, rows: Tensor, clock: Clock) -> Tensor:
+    def _take_local_steps(self, step: int, numbers: Sequence[int], rows: Tensor, clock: Clock) -> Tensor:
         """Let each worker take its local steps; write the sums of their gradients into rows, and return mean losses."""
         assert self.local_rate is not None
         rate, begin, losses = self.local_rate(step), self.parameters.clone(), []
-        for number, row in enumerate(rows):
-            worker = self.alone(number)
+        for number, row in zip(numbers, rows, strict=True):
+            worker = self.alone(number - self.first)
             worker.local_steps = 1
             row.zero_()
             mine = []
@@ -182,7 +206,6 @@ class SimulatedWorkers:
                 self.parameters.sub_(gradient, alpha=rate)
             self.parameters.copy_(begin)
             losses.append(torch.cat(mine).mean())
-        self.present = present_among(rows.sum(dim=1).isfinite())
         return torch.stack(losses)
 
     def finite_rows(self, rows: Tensor) -> Tensor:
@@ -199,7 +222,7 @@ class SimulatedWorkers:
                 "this run's momentum belongs to worker processes: continue it with gyroscope serve --resume"
             )
 
-    def batches(self, step: int, workers: range) -> tuple[IndexedBatch | list[Tensor], Tensor]:
+    def batches(self, step: int, workers: Sequence[int]) -> tuple[IndexedBatch | list[Tensor], Tensor]:
         """Return the prepared inputs and the targets that these workers draw at this step."""
         if self.shards is not None:
             one_pass = self.dealing == "pass"
@@ -269,12 +292,12 @@ class LoopGradients:
         self.parameters = trainable(model)
 
     def __call__(self, inputs: Inputs, targets: Tensor, noise: Noise, to_row: GradientTransform, out: Tensor) -> Tensor:
-        seed, step, first = noise
+        seed, step, workers = noise
         self.model.train()
         losses = []
-        for worker, row in enumerate(out):
-            with random_streams.ambient(seed, "noise", first + worker, step, device=out.device):
-                loss = self.loss(self.model(inputs[worker]), targets[worker])
+        for place, (worker, row) in enumerate(zip(workers, out, strict=True)):
+            with random_streams.ambient(seed, "noise", worker, step, device=out.device):
+                loss = self.loss(self.model(inputs[place]), targets[place])
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
                 piece.copy_(gradient) if gradient is not None else piece.zero_()

@@ -154,7 +154,8 @@ def test_honest_workers_alone_keep_it_going_and_none_of_them_starves(attack: str
 _OTHER: dict[str, Any] = {
     "rule": "krum", "trusted": 5, "adapt": "mu", "measure_every": 2, "checkpoint_every": 2, "servers": 6,
     "byzantine_servers": 1, "declared_byzantine_servers": 1, "server_attack": "nan", "server_quorum": 5,
-    "worker_quorum": 5, "exchange_every": 2, "optimizer": "adam", "local_steps": 2,
+    "worker_quorum": 5, "exchange_every": 2, "optimizer": "adam", "local_steps": 2, "sample": 5,
+    "absent": "left-out",
 }  # fmt: skip
 _MEANINGFUL = {
     "task", "steps", "batch", "shards", "seed", "attack", "workers", "byzantine", "declared_byzantine", "momentum",

@@ -21,7 +21,9 @@ from gyroscope.distributed.server.refusals import Reason
 from gyroscope.momentum import Update
 from gyroscope.runs.callbacks import Callback, Row
 
-STATES = ("ok", "suspect", "late", "missing", "not finite", "quarantined", "linked")
+NOT_ASKED = "not asked"
+"""The state of a worker that a round did not ask."""
+STATES = ("ok", "suspect", "late", "missing", "not finite", "quarantined", "linked", NOT_ASKED)
 """What became of a worker's row in the last round; `linked` before the first round since it came."""
 _SAMPLED_COLUMNS = 4096
 """How many columns the distance between a row and the aggregate is estimated from, where the rule has no weights."""
@@ -109,7 +111,7 @@ class ServerMonitor(Callback):
         rows, weight = update.rows[:count], update.weight
         finite, distances = _distances(rows, update.aggregate.vector)
         seen = [
-            Seen(bool(ok), float(distance), state in ("missing", "late", "quarantined"))
+            Seen(bool(ok), float(distance), state in ("missing", "late", "quarantined"), state != NOT_ASKED)
             for ok, distance, (_, state) in zip(finite, distances, links, strict=True)
         ]
         with self._lock:

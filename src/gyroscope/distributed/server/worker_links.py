@@ -16,7 +16,7 @@ from gyroscope.distributed.protocol import NO_STEP, Offer
 from gyroscope.distributed.row_formats import Full, MalformedRowError
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
 from gyroscope.distributed.server.links import PREPARATION_SECONDS, Links
-from gyroscope.distributed.server.monitor import ServerMonitor
+from gyroscope.distributed.server.monitor import NOT_ASKED, ServerMonitor
 from gyroscope.distributed.server.quarantine import Quarantine
 from gyroscope.momentum import Update
 from gyroscope.runs import events
@@ -88,7 +88,8 @@ class LinkedWorkers:
             statistics, their data are used.
         links: the connections to the processes.
         required: how many finite rows a round needs: n - f for a rule that tolerates f, since missing ones count as
-            Byzantine. With them it waits for the other linked workers until `offer.deadline`.
+            Byzantine. With them it waits for the other linked workers until `offer.deadline`. Where a round asks only
+            some workers, `simulated.participation` says how many of their rows it needs.
         grace: seconds that a round waits for enough rows, and a link for an answer.
         stop: called while waiting; True abandons the round.
         quarantine: who is left out; the default is nobody.
@@ -116,17 +117,21 @@ class LinkedWorkers:
         if monitor:
             f = offer.config.declared_byzantine
             monitor.begin_with(self.count, f, required, links.refusals.counts, links.who_is_linked)
+        self.participation = simulated.participation
         self.accumulates = offer.config.momentum == "workers"
         self.present: Tensor | None = None
         self.is_open = False
         self.each = [LinkedWorker(number) for number in range(self.count)]
         self._dimension = self.parameters.numel()
         self._step = 0  # the round that is collected now
+        self._needed = required  # and the finite rows that it needs
         self._asked = self._collected = NO_STEP
         self._rows = self.parameters.new_empty(0, self._dimension)  # the round's matrix
         self._received: set[int] = set()
         self._finite: set[int] = set()
         self._left_out: set[int] = set()
+        self._wanted = self._participants(0)
+        self._taking_part = self._wanted
         self._answering: set[int] = set()
         self._sound: set[int] = set()
         self._losses: dict[int, float] = {}
@@ -139,26 +144,28 @@ class LinkedWorkers:
         self.collect(step, rows)
         # Those in quarantine take part all the same where there would be too few rows without them.
         resting = sorted(self._finite & set(self.quarantine.out))
-        self._left_out = set(resting[: max(0, len(self._finite) - self.required)])
+        self._left_out = set(resting[: max(0, len(self._finite) - self._needed)])
         for number in (set(range(self.count)) - self._received) | self._left_out:
             rows[number].fill_(math.nan)
+            if self.participation is not None and number in self._left_out:
+                self.participation.forget(number)
         finite = sorted(self._finite - self._left_out)
         self.present = None if len(finite) == self.count else torch.tensor(finite, device=rows.device)
         # The loss that a worker reports is only displayed: nothing depends on it.
         losses = [self._losses[number] for number in finite if math.isfinite(self._losses[number])]
-        self._answering, self._sound = self._received, self._finite  # `ask` begins new ones
+        self._answering, self._sound, self._taking_part = self._received, self._finite, self._wanted  # `ask` begins new
         self._follow_statistics(step)
         clock.lap("gradients")
         return torch.tensor(losses, dtype=rows.dtype), rows
 
     def ask(self, step: int) -> None:
-        """Ask the linked workers for their rows of this step, with the parameters as they are now.
+        """Ask the linked workers that take part in it for their rows of this step, with the parameters as they are now.
 
         `collect` would do so, too. Asked earlier, they compute while the server measures, evaluates and writes.
         """
         if not self.is_open:
             return
-        self._asked = step
+        self._asked, self._wanted = step, self._participants(step)
         self.links.publish(step, self.parameters)
         for worker in self.each:
             worker.answered = False
@@ -173,7 +180,14 @@ class LinkedWorkers:
             if worker < self.count:
                 self._log(events.QUARANTINED if out else events.RELEASED, self.each[worker], why)
 
+    def _participants(self, step: int) -> set[int]:
+        """Return the numbers of the workers that a round asks."""
+        everybody = set(range(self.count))
+        return everybody if self.participation is None else everybody & set(self.participation.asked(step))
+
     def _state(self, worker: LinkedWorker) -> str:
+        if worker.number not in self._taking_part:
+            return NOT_ASKED
         if worker.number in self._left_out:
             return "quarantined"
         if worker.number in self._answering:
@@ -239,6 +253,8 @@ class LinkedWorkers:
         missed a deadline no round waits for it before it has answered something, and some rounds have passed.
         """
         self._step, self._rows, deadline = step, rows, self.offer.deadline
+        if self.participation is not None:
+            self._needed = self.participation.required(step, self.count, self.required)
         if not self.is_open:
             self._open()
             if self.monitor:
@@ -249,7 +265,7 @@ class LinkedWorkers:
         short_since: float | None = None
         while True:
             self._ask_idle()
-            enough = len(self._finite) >= self.required
+            enough = len(self._finite) >= self._needed
             awaited = [each for each in self.each if each.is_awaited(step)]
             passed = time.monotonic() - begun
             if enough and (not awaited or passed >= deadline):
@@ -277,7 +293,7 @@ class LinkedWorkers:
         idle = [
             worker
             for worker in self.each
-            if worker.idle and worker.asked != self._asked and worker.number not in self._received
+            if worker.idle and worker.asked != self._asked and worker.number in self._wanted - self._received
         ]
         for worker in idle:
             worker.idle, worker.asked = False, self._asked
@@ -303,10 +319,11 @@ class LinkedWorkers:
                 begun = time.monotonic()
             before = min(before, missing)  # who leaves and comes back is not new
             if time.monotonic() - begun >= self.grace:
-                if self.count - missing >= self.required:
+                there = len(self._participants(self._step) - set(self.missing()))
+                if there >= self._needed:
                     break
                 if not self.links.preparing() or time.monotonic() - opened >= PREPARATION_SECONDS:
-                    raise RoundAbandonedError(self._too_few(self.count - missing))
+                    raise RoundAbandonedError(self._too_few(there))
             self.remark(self.describe_missing())
             self._handle_events(_SLICE_SECONDS)
 
@@ -387,7 +404,7 @@ class LinkedWorkers:
 
     def _too_few(self, have: int) -> str:
         reason = (
-            f"step {self._step} has {have} finite rows of the {self.required} that it needs "
+            f"step {self._step} has {have} finite rows of the {self._needed} that it needs "
             f"({self.describe_missing() or 'all workers are linked'}) after a grace period of {self.grace:g} s"
         )
         self.log.add(self._step, events.STOPPED, None, reason)

@@ -10,7 +10,8 @@ from gyroscope import rules
 from gyroscope._core import optional
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope.momentum import BASIC_PLACEMENTS, check_placement
-from gyroscope.runs.config import Config, ResolvedConfig, typed
+from gyroscope.runs.config import Config, ResolvedConfig
+from gyroscope.runs.field_types import typed
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import tasks
 

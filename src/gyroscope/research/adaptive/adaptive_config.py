@@ -76,6 +76,11 @@ class ResolvedAdaptiveConfig(ResolvedConfig, AdaptiveConfig):
     def check(self) -> None:
         """Raise a GyroscopeError that says what cannot be, if anything."""
         super().check()
+        if self.sample is not None:
+            raise ConfigError(
+                "momentum and rates that adapt follow the rows of all workers in every round: leave out sample, got "
+                f"sample = {self.sample}"
+            )
         if self.momentum.startswith("adaptive") and "trusted" in rules.parse(self.rule).uses:
             raise ConfigError(
                 f"the placement {self.momentum!r} shows the rule now gradients, now accumulated ones, and a trusted "

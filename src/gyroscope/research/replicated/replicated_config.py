@@ -91,6 +91,10 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
                 "several servers exchange models after a step of SGD each: set optimizer = sgd and local_steps = 1, "
                 f"got {self.optimizer} and {self.local_steps}"
             )
+        if self.sample is not None:
+            raise ConfigError(
+                f"several servers wait for quorums of all workers: leave out sample, got sample = {self.sample}"
+            )
         if (self.server_attack == NO_ATTACK) != (self.byzantine_servers == 0):
             raise ConfigError(
                 f"{self.byzantine_servers} Byzantine servers and the server attack {self.server_attack!r} do not go "

@@ -1,0 +1,27 @@
+"""The types that a field of a configuration may have, as its annotation names them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gyroscope._core.errors import ConfigError
+
+_TYPES = {
+    "int": (int, "a whole number"),
+    "float": (float, "a number"),
+    "str": (str, "text"),
+    "bool": (bool, "true or false"),
+}
+
+
+def typed(name: str, annotation: str, value: Any) -> Any:
+    """Return the value as the type that the annotation names first; raise a ConfigError where it is another."""
+    wanted, *others = annotation.split(" | ")
+    if value is None and "None" in others:
+        return None
+    kind, words = _TYPES[wanted]
+    if kind is float and type(value) is int:
+        value = float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or value != value:
+        raise ConfigError(f"{name} must be {words}, got {value!r}")
+    return value
