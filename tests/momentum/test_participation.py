@@ -196,13 +196,11 @@ def test_mistakes_are_explained(settings: dict[str, object], kind: type[Gyroscop
         gy.Config(**{**BASE, **settings}).resolve()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        ReplicatedConfig(**BASE, servers=6, sample=9),  # type: ignore[arg-type]
-        AdaptiveConfig(**BASE, adapt="mu", sample=9),  # type: ignore[arg-type]
-    ],
-)
-def test_other_kinds_of_runs_ask_everybody(config: gy.Config) -> None:
-    with pytest.raises(ConfigError, match="leave out sample, got sample = 9"):
-        config.resolve()
+@pytest.mark.parametrize("other", [{"sample": 9}, {"worker_weights": "sizes"}])
+@pytest.mark.parametrize(("kind", "own"), [(ReplicatedConfig, {"servers": 6}), (AdaptiveConfig, {"adapt": "mu"})])
+def test_other_kinds_of_runs_ask_everybody_alike(
+    kind: type[gy.Config], own: dict[str, object], other: dict[str, object]
+) -> None:
+    ((name, value),) = other.items()
+    with pytest.raises(ConfigError, match=f"leave out sample and worker_weights, got .*{name} = {value}"):
+        kind(**{**BASE, **own, **other}).resolve()  # type: ignore[arg-type]

@@ -59,4 +59,4 @@ class Foresight(Nested):
 def _foreseen(honest: Tensor, rows: Tensor, context: AttackContext) -> tuple[Tensor, Tensor]:
     """Return the honest rows as the rule will see them, and what the server will add to these Byzantine rows."""
     shown = context.shown(torch.cat([honest, rows]))
-    return shown[: len(honest)], shown[len(honest) :] - rows
+    return shown[: len(honest)], shown[len(honest) : len(honest) + len(rows)] - rows  # copies may follow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gyroscope.momentum import participation
+from gyroscope.momentum import participation, worker_weights
 from gyroscope.momentum.participation import Participation
 from gyroscope.momentum.robust_aggregator import (
     BASIC_PLACEMENTS,
@@ -24,4 +24,5 @@ __all__ = [
     "WorkerMomentum",
     "check_placement",
     "participation",
+    "worker_weights",
 ]

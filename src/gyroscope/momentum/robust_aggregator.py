@@ -12,6 +12,7 @@ from torch import Tensor
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, UnknownNameError
 from gyroscope._linalg import matrix
+from gyroscope.momentum import worker_weights
 from gyroscope.momentum.participation import Participation
 from gyroscope.momentum.worker_momentum import WorkerMomentum, check_mu
 from gyroscope.rules import Aggregate, Rule, RuleContext, RuleState
@@ -102,6 +103,7 @@ class RobustAggregator:
         nesterov: bool = False,
         seed: int = 0,
         participation: Participation | None = None,
+        copies: Sequence[int] | None = None,
     ) -> None:
         """Begin with the first round.
 
@@ -114,6 +116,7 @@ class RobustAggregator:
             seed: of a rule that draws at random.
             participation: who is asked in a round, where not everybody is; its `f` replaces this one. There is no form
                 of it with "server-kept".
+            copies: how often each worker's row counts; None for once (`gyroscope.momentum.worker_weights`).
 
         Raises:
             UnknownNameError: there is no such rule or placement.
@@ -123,6 +126,10 @@ class RobustAggregator:
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
         check_f(f)
         self.f = f if participation is None else participation.f
+        """How many Byzantine rows the rule is told to tolerate."""
+        self.copies = None if copies is None else torch.tensor(copies)
+        if copies is not None:
+            self.f = worker_weights.byzantine(copies, self.f)
         self.momentum, self.seed, self.participation = momentum, seed, participation
         self.rounds = 0
         """How many rounds were aggregated."""
@@ -156,7 +163,11 @@ class RobustAggregator:
         participation, step = self.participation, self.rounds
         if participation is not None:
             shown = participation.take(step, shown)
-        aggregate, self._rule_state = self._aggregate(shown, self.rule_context(trusted))
+        aggregate, self._rule_state = self._aggregate(self.repeated(shown), self.rule_context(trusted))
+        if self.copies is not None and aggregate.weight is not None:
+            whose = self.repeated(torch.arange(len(shown), device=aggregate.weight.device))
+            share = aggregate.weight.new_zeros(len(shown)).index_add_(0, whose, aggregate.weight)
+            aggregate = aggregate._replace(weight=share)
         if participation is not None:
             shown = participation.of_all(step, shown, torch.nan)
             if aggregate.weight is not None:
@@ -164,6 +175,18 @@ class RobustAggregator:
         vector = aggregate.vector if self.after_rule is None else self.after_rule.update(aggregate.vector)
         self.rounds += 1
         return Update(vector, aggregate, shown)
+
+    def repeated(self, rows: Tensor, workers: Tensor | None = None) -> Tensor:
+        """Return the rows, and behind them further copies of those that count more than once.
+
+        Args:
+            rows: one for each of the workers.
+            workers: their numbers; None for all n.
+        """
+        if self.copies is None:
+            return rows
+        more = (self.copies if workers is None else self.copies[workers.cpu()]) - 1
+        return torch.cat([rows, rows[torch.repeat_interleave(more).to(rows.device)]])
 
     @property
     def mu(self) -> float | None:

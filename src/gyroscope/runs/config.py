@@ -289,7 +289,15 @@ class Config(CommonConfig):
     type or a value out of range raises a ConfigError, an unknown field an UnknownNameError with the nearest name.
     """
 
-    shown_if_unusual: ClassVar[tuple[str, ...]] = ("shards", "trusted", "sample", "absent", "optimizer", "local_steps")
+    shown_if_unusual: ClassVar[tuple[str, ...]] = (
+        "shards",
+        "trusted",
+        "sample",
+        "absent",
+        "worker_weights",
+        "optimizer",
+        "local_steps",
+    )
     specs: ClassVar[Mapping[str, tuple[type, Callable[[str], object]]]] = {
         **CommonConfig.specs,
         "rule": (rules.Rule, rules.parse),
@@ -310,6 +318,10 @@ class Config(CommonConfig):
     absent: str = option(
         "momentum", WHO, "what the rule is given of workers that a round does not ask: momentum (their last rows) or "
         "left-out (nothing, and as small an f as the sample allows)", "HOW"
+    )  # fmt: skip
+    worker_weights: str = option(
+        "equal", WHO, "how much each worker counts: equal, sizes (of the shards), or a number for each, such as 2,1,1; "
+        "for average, median, trimmed-mean and geometric-median", "WEIGHTS"
     )  # fmt: skip
     optimizer: str = option(
         "sgd", HOW, "what the server does with the aggregate: sgd, adam, adamw:beta2=0.99", "OPTIMIZER"
@@ -368,6 +380,7 @@ class ResolvedConfig(ResolvedCommon, Config):
                 raise ConfigError(_of_a_variant(f"momentum = {self.momentum!r}", variant.config))
         momentum.check_placement(self.momentum, self.mu, self.nesterov, self.placements)
         self.participation()
+        momentum.worker_weights.check(self.worker_weights, self.rule, self.workers, self.absent)
 
     def participation(self) -> momentum.Participation | None:
         """Return who is asked in each round, anew for each run; None where everybody is."""

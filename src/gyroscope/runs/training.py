@@ -15,7 +15,7 @@ from gyroscope import attacks, rules
 from gyroscope._core import theory
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import ConfigError, RunDirectoryError
-from gyroscope.momentum import RobustAggregator, WorkerMomentum
+from gyroscope.momentum import RobustAggregator, WorkerMomentum, worker_weights
 from gyroscope.runs import run_dir, setup, variants
 from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import NO_ATTACK, CommonConfig, Config, ResolvedConfig
@@ -152,10 +152,14 @@ class Run(TrainingLoop):
         self.schedule = Schedule.parse(config.lr)
         honest.local_rate = self.schedule.at
         rule = rules.parse(config.rule)
+        sizes = None if honest.shards is None else [len(shard) for shard in honest.shards]
+        self.copies = worker_weights.of(config.worker_weights, sizes, config.workers)
+        if self.copies is not None:
+            worker_weights.check_feasible(self.copies, rule, config.declared_byzantine)
         n, f = config.workers, config.declared_byzantine
         if self.participation is not None:
             n, f = self.participation.rows_given, self.participation.f
-        self.ratio_bound = rule.ratio_bound(n, f)
+        self.ratio_bound = None if self.copies else rule.ratio_bound(n, f)
         at_workers = config.momentum in self.accumulating
         trusted = byzantine_gradients = None
         if "trusted" in rule.uses:
@@ -195,6 +199,7 @@ class Run(TrainingLoop):
             nesterov=config.nesterov,
             seed=config.seed,
             participation=self.participation,
+            copies=self.copies,
         )
 
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:

@@ -22,7 +22,7 @@ from gyroscope.rules import RuleContext
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.server_optimizer import SGD, OptimizerSteps
 from gyroscope.simulation.trusted import TrustedSamples
-from gyroscope.simulation.workers import Workers
+from gyroscope.simulation.workers import Workers, present_among
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +110,11 @@ def play_round(config: RoundConfig, state: RoundState, step: int, lr: float, clo
     foreseen = state.aggregator.per_worker is not None and workers.present is None
     preview: Callable[[Tensor], Tensor] | None = state.aggregator.preview if foreseen else None
     asked: Tensor | None = None
+    there = workers.present
     if state.aggregator.participation is not None:
-        of_sent, asked, preview = participants(config, state, of_sent, step)
+        of_sent, there, asked, preview = participants(config, state, of_sent, step)
+    if state.aggregator.copies is not None:
+        preview = with_copies(state, there, preview)
     attack = attack_rows(config, state, of_sent, step, state.aggregator.rule_context(trusted), preview, asked)
     if asked is None:
         state.byzantine.copy_(attack)
@@ -135,29 +138,44 @@ def present_rows(rows: Tensor, workers: Workers) -> CachedMoments:
 
 def participants(
     config: RoundConfig, state: RoundState, fresh: CachedMoments, step: int
-) -> tuple[CachedMoments, Tensor, Callable[[Tensor], Tensor] | None]:
+) -> tuple[CachedMoments, Tensor | None, Tensor, Callable[[Tensor], Tensor] | None]:
     """Return what a round that does not ask everybody shows the adversary.
 
     Returns:
-        What the rule will be given of honest workers, last rows of absent ones included; which of the Byzantine workers
-        are asked, counted from 0; and what the rule will be given if they send certain rows, where that is more.
+        What the rule will be given of honest workers, last rows of absent ones included; the numbers of these workers,
+        None for all; which of the Byzantine workers are asked, counted from 0; and what the rule will be given if they
+        send certain rows, where that is more.
     """
     participation, h = state.aggregator.participation, config.workers.count
     assert participation is not None
     asked = torch.tensor([worker - h for worker in participation.asked(step) if worker >= h], dtype=torch.int64)
     if not participation.keeps:
-        return fresh, asked, None
+        return fresh, config.workers.present, asked, None
     # A Byzantine worker that is not asked cannot send anything: the rule is given what it sent when it last was.
     shown = participation.given(step, state.rows)
-    finite = shown[:h].sum(dim=1).isfinite()
-    honest = CachedMoments(shown[:h] if bool(finite.all()) or not bool(finite.any()) else shown[:h][finite])
+    there = present_among(shown[:h].sum(dim=1).isfinite())
+    honest = CachedMoments(shown[:h] if there is None else shown[there])
 
     def preview(rows: Tensor) -> Tensor:
         sent, colluding = rows[len(honest.rows) :], shown[h:].clone()
         colluding[asked] = sent[asked]
         return torch.cat([rows[: len(honest.rows)], colluding])
 
-    return honest, asked, preview
+    return honest, there, asked, preview
+
+
+def with_copies(
+    state: RoundState, there: Tensor | None, preview: Callable[[Tensor], Tensor] | None
+) -> Callable[[Tensor], Tensor]:
+    """Return what the rule will be given if the Byzantine workers send certain rows, where workers count unequally."""
+    everybody = torch.arange(len(state.rows))
+    honest = everybody[: len(state.honest)] if there is None else there.cpu()
+    numbers = torch.cat([honest, everybody[len(state.honest) :]])
+
+    def repeated(rows: Tensor) -> Tensor:
+        return state.aggregator.repeated(rows if preview is None else preview(rows), numbers)
+
+    return repeated
 
 
 def attack_rows(

@@ -155,7 +155,7 @@ _OTHER: dict[str, Any] = {
     "rule": "krum", "trusted": 5, "adapt": "mu", "measure_every": 2, "checkpoint_every": 2, "servers": 6,
     "byzantine_servers": 1, "declared_byzantine_servers": 1, "server_attack": "nan", "server_quorum": 5,
     "worker_quorum": 5, "exchange_every": 2, "optimizer": "adam", "local_steps": 2, "sample": 5,
-    "absent": "left-out",
+    "absent": "left-out", "worker_weights": "sizes",
 }  # fmt: skip
 _MEANINGFUL = {
     "task", "steps", "batch", "shards", "seed", "attack", "workers", "byzantine", "declared_byzantine", "momentum",

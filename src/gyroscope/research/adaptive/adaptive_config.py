@@ -76,10 +76,10 @@ class ResolvedAdaptiveConfig(ResolvedConfig, AdaptiveConfig):
     def check(self) -> None:
         """Raise a GyroscopeError that says what cannot be, if anything."""
         super().check()
-        if self.sample is not None:
+        if self.sample is not None or self.worker_weights != "equal":
             raise ConfigError(
-                "momentum and rates that adapt follow the rows of all workers in every round: leave out sample, got "
-                f"sample = {self.sample}"
+                "momentum and rates that adapt follow the rows of all workers in every round alike: leave out sample "
+                f"and worker_weights, got sample = {self.sample} and worker_weights = {self.worker_weights}"
             )
         if self.momentum.startswith("adaptive") and "trusted" in rules.parse(self.rule).uses:
             raise ConfigError(

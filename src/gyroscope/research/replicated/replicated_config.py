@@ -91,9 +91,10 @@ class ResolvedReplicatedConfig(ResolvedConfig, ReplicatedConfig):
                 "several servers exchange models after a step of SGD each: set optimizer = sgd and local_steps = 1, "
                 f"got {self.optimizer} and {self.local_steps}"
             )
-        if self.sample is not None:
+        if self.sample is not None or self.worker_weights != "equal":
             raise ConfigError(
-                f"several servers wait for quorums of all workers: leave out sample, got sample = {self.sample}"
+                "several servers wait for quorums of all workers, which count alike: leave out sample and "
+                f"worker_weights, got sample = {self.sample} and worker_weights = {self.worker_weights}"
             )
         if (self.server_attack == NO_ATTACK) != (self.byzantine_servers == 0):
             raise ConfigError(
