@@ -20,7 +20,7 @@ from gyroscope.runs.config import Config
 
 PAGE = DOCS / "partial-participation.md"
 RULES = ("median", "krum", "nnm+trimmed-mean", "caf-history")
-ATTACKS = ("none", "little", "empire", "sign-flip", "little:factor=auto")
+ATTACKS = ("none", "little", "empire", "sign-flip", "empire:factor=100.0")
 
 
 class Way(NamedTuple):

@@ -19,7 +19,8 @@ ATTACKED = dataclasses.replace(CONFIG, byzantine=1, attack="little")
 
 
 def all_options(config: gy.Config) -> list[object]:
-    return [*options(config), "--sample", config.sample, "--absent", config.absent]
+    return [*options(config), "--sample", config.sample, "--absent", config.absent, "--worker-weights",
+            config.worker_weights]  # fmt: skip
 
 
 def taking_part(config: gy.Config) -> Participation:
@@ -35,8 +36,9 @@ def taking_part(config: gy.Config) -> Participation:
         ATTACKED,
         dataclasses.replace(CONFIG, rule="caf-history", momentum="workers", nesterov=True),
         dataclasses.replace(ATTACKED, absent="left-out", momentum="server"),
+        dataclasses.replace(ATTACKED, shards="quantity:alpha=1.0", worker_weights="sizes"),
     ],
-    ids=["momentum-little", "nesterov-history", "left-out-little"],
+    ids=["momentum-little", "nesterov-history", "left-out-little", "weights-little"],
 )
 def test_the_numbers_are_those_of_the_simulation(config: gy.Config, tmp_path: Path) -> None:
     assert config.workers is not None
