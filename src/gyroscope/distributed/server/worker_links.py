@@ -88,8 +88,7 @@ class LinkedWorkers:
             statistics, their data are used.
         links: the connections to the processes.
         required: how many finite rows a round needs: n - f for a rule that tolerates f, since missing ones count as
-            Byzantine. With them it waits for the other linked workers until `offer.deadline`. Where a round asks only
-            some workers, `simulated.participation` says how many of their rows it needs.
+            Byzantine. With them it waits for the other linked workers until `offer.deadline`. (Of a sample: `_needed`.)
         grace: seconds that a round waits for enough rows, and a link for an answer.
         stop: called while waiting; True abandons the round.
         quarantine: who is left out; the default is nobody.
