@@ -53,6 +53,7 @@ class WritingWorkers:
         self.momentum = WorkerMomentum(config.mu, nesterov=config.nesterov)
         self.writers = [RowWriter(self.row_format) for _ in range(self.count)]
         self.present: Tensor | None = None
+        self.participation = simulated.participation
         d, dtype = self.parameters.numel(), self.parameters.dtype
         self.values = torch.empty(self.row_format.count(d), dtype=self.row_format.dtype_for(dtype))
 
