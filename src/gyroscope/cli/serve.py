@@ -33,6 +33,9 @@ examples:
     gyroscope serve --host 0.0.0.0 --keys keys --workers 5 --rule krum --declared-byzantine 1 --out runs/a
     gyroscope work https://server.example:29517 --cert worker-0.crt
 
+  the columns of the rows in 4 processes, for models of which one cannot hold all rows:
+    gyroscope serve --server-shards 4 --workers 5 --rule krum --declared-byzantine 1 --out runs/a
+
   after a crash or a kill (workers wait for the server, and continue by themselves):
     gyroscope serve --resume runs/a
 
@@ -97,6 +100,11 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         ("--row-format", str, "full", "FORMAT", _ROW_FORMATS),
     ):
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
+    group.add_argument("--server-shards", type=int, metavar="S", default=1,
+                       help="split the columns of all rows over S processes on this machine; for rules that read "
+                       "columns or distances (default: 1, no shards)")  # fmt: skip
+    group.add_argument("--server-shard-port", type=int, metavar="P", default=0,
+                       help="the shards listen on ports P to P + S - 1 (default: any that are free)")  # fmt: skip
     if name == "serve":
         group.add_argument("--keys", metavar="DIR", default=None,
                            help="folder with the server's keys (gyroscope keys init); workers need theirs")  # fmt: skip
@@ -131,6 +139,7 @@ def _run(options: argparse.Namespace) -> int:
         keys = _make_keys(Path(folder), options.host, count) if folder else options.keys
         given = {} if launch else {name: getattr(options, name) for name in _OF_THE_OPERATOR}
         given["row_format"] = options.row_format
+        given |= {"shards": options.server_shards, "shard_port": options.server_shard_port}
         where = ServerOptions(options.host, options.port, options.deadline, options.grace, keys, **given)
         on_event = _print_event if not launch and options.log_events else None
         with Server(where, command_options.shown(options), stop, on_event) as server:

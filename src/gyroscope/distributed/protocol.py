@@ -12,6 +12,9 @@ is ever unpickled. A stream of bytes that is reliable and in order carries the m
                                        <-   ROUND  step, parameters
     ANSWER  step, session, loss, row   ->                                ... and so on, until
                                        <-   END
+
+A server with shards sends and receives no values itself: its offer lists the shards, each of which speaks the same way
+and has some of the columns. The worker joins them when the server says so, and begins a round when it says so.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from gyroscope.distributed import row_formats
 from gyroscope.distributed.row_formats import Full, RowFormat
 from gyroscope.runs.config import ResolvedConfig
 
-VERSION = 5
+VERSION = 6
 """The version of these messages, which must be the same on both sides."""
 
 HELLO, OFFER, REFUSE, READY, WELCOME, ROUND, ANSWER, PING, END = range(1, 10)
@@ -50,6 +53,9 @@ LONGEST_OFFER = 8192
 NO_STEP = -1
 UNKNOWN = -1
 """In place of a worker's number: whoever the certificate names."""
+
+OPEN_SHARDS = -2
+"""In place of a ROUND's step: open the links to the shards. The worker answers once it has."""
 
 LATER, TAKEN, FINAL = range(3)
 """In place of a REFUSE's step. LATER: the server is not ready. TAKEN: the number has a link. FINAL: not with this."""
@@ -132,6 +138,8 @@ class Offer:
     """Tells a worker how long a dead predecessor may go unnoticed; changes nothing that it computes."""
     row_format: RowFormat = dataclasses.field(default_factory=Full)
     """How rows and momenta are written in answers. Parameters and a WELCOME's momentum are always as they are."""
+    shards: tuple[tuple[int, int], ...] = dataclasses.field(default=(), compare=False)
+    """The port of each shard, on the server's host, and the end of its columns; empty where the server has them all."""
 
     @property
     def hands_momentum(self) -> bool:
@@ -144,9 +152,14 @@ class Offer:
         return self.row_format.count(self.dimension)
 
     @property
-    def answer_values(self) -> int:
-        """The number of values in an answer: a row, and the momentum behind it where the row does not show it."""
+    def whole_values(self) -> int:
+        """The number of values of a row, and of the momentum behind it where the row does not show it."""
         return 2 * self.row_values if self.hands_momentum and self.config.nesterov else self.row_values
+
+    @property
+    def answer_values(self) -> int:
+        """The number of values in an answer to this server; to its shards go others."""
+        return 0 if self.shards else self.whole_values
 
     @property
     def answer_dtype(self) -> torch.dtype:
@@ -175,6 +188,7 @@ class Offer:
             if not (count > 0 and dimension > 0 and 0 < deadline < math.inf):
                 raise ValueError(f"{count} workers, {dimension} parameters, a deadline of {deadline} s")
             row_format = row_formats.parse(str(link["row_format"]))
+            shards = _checked_shards(link.get("shards", ()), dimension)
             # Not resolved here: resolving a spec may import the module it names, and a stranger may have written it.
             # Which folder to read and which device to use is the worker's own choice, whatever a server writes.
             own = {"data_dir": None, "device": "cpu"}
@@ -184,4 +198,14 @@ class Offer:
                 f"the server's offer cannot be read ({shortened(problem, 200)}): is it a gyroscope server of this "
                 "version?"
             ) from problem
-        return cls(resolved, count, dimension, dtype, deadline, row_format)
+        return cls(resolved, count, dimension, dtype, deadline, row_format, shards)
+
+
+def _checked_shards(given: Any, dimension: int) -> tuple[tuple[int, int], ...]:
+    shards = tuple((int(port), int(end)) for port, end in given)
+    ends = [end for _, end in shards]
+    if shards and ([0, *ends] != sorted({0, *ends}) or ends[-1] != dimension):
+        raise ValueError(f"shards that end at columns {ends} are no parts of {dimension} columns")
+    if not all(0 < port < 65536 for port, _ in shards):
+        raise ValueError("the port of a shard is not from 1 to 65535")
+    return shards

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import random
 import socket
@@ -12,6 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gyroscope._core import registry
@@ -22,6 +24,7 @@ from gyroscope.distributed.certificates import identity_of
 from gyroscope.distributed.connection import ServerConnection
 from gyroscope.distributed.protocol import Head, Message, Offer
 from gyroscope.distributed.row_formats import RowWriter
+from gyroscope.distributed.shard_links import RunOverError, ShardLinks
 from gyroscope.momentum import WorkerMomentum
 from gyroscope.runs import setup, training
 from gyroscope.simulation import tasks
@@ -181,6 +184,8 @@ class Worker:
                 self.computer = self.make_computer(offer)
             connection.send(Head(protocol.READY).pack(), _CONNECT_SECONDS)
             self._taken_since = None
+            if offer.shards:
+                return self._answer_sharded_rounds(connection, self.computer, offer)
             return self._answer_rounds(connection, self.computer)
 
     def _refused(self, code: int, why: str) -> bool:
@@ -209,7 +214,7 @@ class Worker:
             expected = {protocol.WELCOME: (0, len(parameters)), protocol.ROUND: (len(parameters),)}
             if head.size not in expected.get(head.kind, ()):
                 raise LinkError(f"the server sent a message of kind {head.kind} with {head.size} bytes")
-            connection.receive(parameters[: head.size], _SILENCE_SECONDS + head.size / _SLOWEST_NETWORK)
+            connection.receive(parameters[: head.size], _longest_transfer(head.size))
             if head.kind == protocol.WELCOME:
                 self.linked, session = True, head.session
                 computer.load_momentum(message.values if head.size else None)
@@ -219,6 +224,46 @@ class Worker:
                 answer.seal(protocol.ANSWER, head.step, session, loss)
                 self.reply(connection, answer, head.step)
 
+    def _answer_sharded_rounds(self, connection: ServerConnection, computer: RowComputer, offer: Offer) -> bool:
+        """Answer the rounds of a server whose shards have the columns; it says when to join them and to begin."""
+
+        def connect(port: int) -> ServerConnection:
+            return ServerConnection(self.host, port, self.context, _CONNECT_SECONDS)
+
+        values, session = torch.zeros(offer.row_values, dtype=computer.dtype), 0
+        with ShardLinks(offer, connect, computer.dtype, _longest_transfer) as links:
+            try:
+                while True:
+                    head = connection.receive_head(_SILENCE_SECONDS)
+                    self.last_contact, loss = time.monotonic(), math.nan
+                    if head.kind == protocol.END:
+                        return True
+                    if head.size or head.kind not in (protocol.PING, protocol.WELCOME, protocol.ROUND):
+                        raise LinkError(f"the server sent a message of kind {head.kind} with {head.size} bytes")
+                    if head.kind == protocol.WELCOME:
+                        session = head.session
+                    if head.kind != protocol.ROUND:
+                        continue
+                    if head.step == protocol.OPEN_SHARDS:
+                        refusal = links.join(protocol.text_message(protocol.HELLO, self.identity, self.number))
+                        if refusal:
+                            return self._refused(*refusal)
+                        computer.load_momentum(links.momentum)
+                        self.linked = True
+                        self.report(f"joined as worker {self.number}, with {len(offer.shards)} shards")
+                    else:
+                        links.receive(head.step)
+                        loss = computer.answer(head.step, links.parameters, values)
+                        links.send(head.step, values, self.reply)
+                    connection.send(Head(protocol.ANSWER, head.step, session, 0, loss).pack(), _SILENCE_SECONDS)
+            except RunOverError:
+                return True
+
     def reply(self, connection: ServerConnection, answer: Message, step: int) -> None:
         """Send the answer; a subclass may override this."""
-        connection.send(answer.bytes, _SILENCE_SECONDS + len(answer.bytes) / _SLOWEST_NETWORK)
+        connection.send(answer.bytes, _longest_transfer(len(answer.bytes)))
+
+
+def _longest_transfer(size: int) -> float:
+    """Return the seconds that so many bytes may take."""
+    return _SILENCE_SECONDS + size / _SLOWEST_NETWORK

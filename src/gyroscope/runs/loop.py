@@ -147,6 +147,9 @@ class TrainingLoop(ABC):
         return time.monotonic() - saved >= CHECKPOINT_SECONDS if every is None else self.step % every == 0
 
     def _save_checkpoint(self, directory: RunDirectory) -> None:
-        state = self.state()
+        try:
+            state = self.state()
+        except RoundAbandonedError:  # a part of it ended with another process: the last checkpoint stays
+            return
         if state is not None:
             directory.save_checkpoint(state)

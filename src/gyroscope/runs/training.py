@@ -48,6 +48,7 @@ def train(
     tensorboard: bool = False,
     clock: Clock = UNTIMED,
     worker_factory: WorkerFactory | None = None,
+    run_type: type[Run] | None = None,
 ) -> Result:
     """Run one experiment.
 
@@ -63,6 +64,7 @@ def train(
         tensorboard: whether to write TensorBoard's files, too.
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
+        run_type: the class of the run, where such workers need their own.
 
     Raises:
         GyroscopeError: the configuration cannot run, data is missing, or the disk refuses a write.
@@ -74,7 +76,7 @@ def train(
     watching = [*callbacks, TensorBoard(out)] if tensorboard else callbacks
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
-    run = variants.run_class(config)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
+    run = _kind(config, run_type)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
     if out is None:
         return run.go(None, watching, stop, clock)
     with RunDirectory.create(
@@ -93,6 +95,7 @@ def resume(
     machine: Mapping[str, Any] | None = None,
     clock: Clock = UNTIMED,
     worker_factory: WorkerFactory | None = None,
+    run_type: type[Run] | None = None,
 ) -> Result:
     """Continue an interrupted or killed run, to the same bits as if it had never stopped.
 
@@ -102,14 +105,14 @@ def resume(
         out: the run directory.
         machine: settings that do not change the experiment, to use instead of the recorded ones (`device`, `threads`,
             `data_dir`). Bits are the same only on the same device with the same number of threads.
-        task, callbacks, stop, tensorboard, clock, worker_factory: as for `train`.
+        task, callbacks, stop, tensorboard, clock, worker_factory, run_type: as for `train`.
 
     Raises:
         RunDirectoryError: there is no run, another process uses it, or it is of a kind that cannot be resumed.
     """
     config = RunDirectory.read_config(out)
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))
-    kind = variants.run_class(config)
+    kind = _kind(config, run_type)
     loaded = task or load_task(resolved, bool(callbacks))
     loaded = dataclasses.replace(loaded, test=Split.of(loaded.test))
     metric = TaskTest.of(loaded).metric
@@ -126,6 +129,17 @@ def resume(
         return run.go(directory, watching, stop, clock)
 
 
+def _kind(config: Config, wanted: type[Run] | None) -> type[Run]:
+    """Return the class that runs a configuration, or the one that is wanted for ordinary ones."""
+    kind = variants.run_class(config)
+    if wanted is not None and kind is not Run:
+        raise ConfigError(
+            f"this configuration is run by {kind.__name__}, which does not go together with {wanted.__name__}: leave "
+            "out the options of one of them"
+        )
+    return wanted or kind
+
+
 def load_task(config: CommonConfig, progress: bool = False) -> tasks.Task:
     """Load the configuration's task with its data; `progress` shows a bar while it is downloaded."""
     return tasks.parse(config.task).load(config.data_dir, progress)
@@ -137,6 +151,8 @@ class Run(TrainingLoop):
     config: ResolvedConfig
     accumulating: tuple[str, ...] = ("workers",)
     """Placements with which honest workers send accumulated gradients."""
+    columns_here: int | None = None
+    """How many columns of the rows this process has, if not all."""
 
     def __init__(self, config: ResolvedConfig, task: tasks.Task, worker_factory: WorkerFactory | None = None) -> None:
         if worker_factory is not None and config.local_steps > 1:
@@ -180,7 +196,7 @@ class Run(TrainingLoop):
         )
         own = self.make_worker_momentum() if at_workers and not workers.accumulates else None
         optimizer = server_optimizer.parse(config.optimizer).begin(self.parameters)
-        self.round_state = RoundState(self.round_config, self.make_aggregator(), own, optimizer)
+        self.round_state = RoundState(self.round_config, self.make_aggregator(), own, optimizer, self.columns_here)
         self.metrics_state = MetricsState.begin(self.parameters)
         self.tables = {table: [] for table in self.columns(self.config, self.test.metric)}
 

@@ -53,20 +53,23 @@ class RoundState:
         aggregator: RobustAggregator,
         worker_momentum: WorkerMomentum | None,
         optimizer: OptimizerSteps | None = None,
+        columns: int | None = None,
     ) -> None:
+        """Begin with the first round; `columns` says how many of the rows are in this process, if not all."""
         h, parameters = config.workers.count, config.workers.parameters
+        d = parameters.numel() if columns is None else columns
         self.aggregator = aggregator
         self.optimizer = optimizer or SGD().begin(parameters)
         self.worker_momentum = worker_momentum
         """Of the honest workers, where it is computed here."""
         self.adversary: dict[str, Tensor] = {}
         """The state of the attack."""
-        self.rows = memory.table(h + config.byzantine, parameters.numel(), parameters)
+        self.rows = memory.table(h + config.byzantine, d, parameters)
         self.honest, self.byzantine = self.rows[:h], self.rows[h:]
         # Workers compute gradients right where they send them from, unless momentum comes between.
         self.gradients = self.honest
         if worker_momentum is not None:
-            self.gradients = memory.table(h, parameters.numel(), parameters)
+            self.gradients = memory.table(h, d, parameters)
 
 
 @dataclasses.dataclass(frozen=True)

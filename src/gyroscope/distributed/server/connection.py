@@ -165,6 +165,9 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self._read_into(self._payload_place(self._head))
             if self._skip or len(self._target):
                 return
+            if self._head is None:  # nobody asked for it, and it has no payload that could be skipped
+                self._read_into(self._head_bytes)
+                return
         head, payload = self._head, self._target
         self._head = None
         self._read_into(self._head_bytes)

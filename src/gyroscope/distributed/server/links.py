@@ -133,7 +133,7 @@ class Links:
             if not all(by_slot.values()):
                 break
             slow = min(by_slot.values(), key=lambda group: (len(group), group[0].asked))
-            self._in_loop(self._drop(slow)).result()
+            self._in_loop(self._drop(slow, f"still receives the parameters of step {slow[0].asked}")).result()
         self._slot, self._step = 1 if by_slot[0] else 0, step
         self._parameters[self._slot].copy_(parameters)
 
@@ -144,6 +144,11 @@ class Links:
             connection.asked, connection.slot = self._step, self._slot
         if asked:
             self._loop.call_soon_threadsafe(self._send_round, asked, self._step, self._slot)
+
+    def end_link(self, worker: int, why: str) -> None:
+        """Close a worker's link, where it has one; it may join again."""
+        if connection := self.linked.get(worker):
+            self._in_loop(self._drop([connection], why)).result()
 
     def events(self, seconds: float) -> list[LinkEvent]:
         """Return what has happened since, and wait that long at most for the first event."""
@@ -354,9 +359,9 @@ class Links:
         for connection in connections:
             connection.ask(step, parameters)
 
-    async def _drop(self, connections: list[WorkerConnection]) -> None:
+    async def _drop(self, connections: list[WorkerConnection], why: str) -> None:
         for connection in connections:
-            connection.close(f"still receives the parameters of step {connection.asked}")
+            connection.close(why)
         while any(connection.state != CLOSED for connection in connections):
             await asyncio.sleep(0)
 

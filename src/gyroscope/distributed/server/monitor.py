@@ -25,7 +25,7 @@ NOT_ASKED = "not asked"
 """The state of a worker that a round did not ask."""
 STATES = ("ok", "suspect", "late", "missing", "not finite", "quarantined", "linked", NOT_ASKED)
 """What became of a worker's row in the last round; `linked` before the first round since it came."""
-_SAMPLED_COLUMNS = 4096
+SAMPLED_COLUMNS = 4096
 """How many columns the distance between a row and the aggregate is estimated from, where the rule has no weights."""
 _HEALTHY_SECONDS = 120.0
 """Without a round for so long the server is not healthy."""
@@ -233,7 +233,7 @@ class ServerMonitor(Callback):
 def _distances(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
     """Return which rows are finite, and their distances from a vector, estimated from some of the columns."""
     d = rows.shape[1]
-    stride = max(1, d // _SAMPLED_COLUMNS)
+    stride = max(1, d // SAMPLED_COLUMNS)
     sample = rows[:, ::stride].to(torch.float64)
     finite = sample.isfinite().all(dim=1)
     distances = (sample - vector[::stride].to(torch.float64)).norm(dim=1) * math.sqrt(d / sample.shape[1])

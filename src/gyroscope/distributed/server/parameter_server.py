@@ -23,6 +23,9 @@ from gyroscope.distributed.server import descriptors, quarantine
 from gyroscope.distributed.server.links import Links
 from gyroscope.distributed.server.monitor import ServerMonitor
 from gyroscope.distributed.server.quarantine import Quarantine
+from gyroscope.distributed.server.shards.sharded_links import FrontLinks, ShardedLinks
+from gyroscope.distributed.server.shards.sharded_run import ShardedRun
+from gyroscope.distributed.server.shards.sharded_workers import ShardedWorkers
 from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.runs import events, run_dir, training
 from gyroscope.runs.callbacks import Callback
@@ -56,6 +59,10 @@ class ServerOptions:
     """After how many rounds in which its row is of no use to the rule a worker is left out for a while; 0 for never."""
     row_format: str = "full"
     """How workers send their rows: "full", "float16", "bfloat16" or "top-k:share=0.01" (`row_formats`)."""
+    shards: int = 1
+    """Over how many processes the columns of the rows are split; 1 keeps them all in this one."""
+    shard_port: int = 0
+    """The first of as many ports as there are shards, on which they listen; 0 takes any free ports."""
 
     def __post_init__(self) -> None:
         for name in ("deadline", "grace"):
@@ -67,6 +74,13 @@ class ServerOptions:
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
         row_formats.parse(self.row_format)  # raises where there is no such format
+        if self.shards < 1:
+            raise ConfigError(f"server_shards must be at least 1 (no shards), got {self.shards}")
+        if not 0 <= self.shard_port <= 65536 - self.shards:
+            raise ConfigError(
+                f"server_shard_port must be from 0 (any that are free) to {65536 - self.shards}, so that {self.shards} "
+                f"ports follow, got {self.shard_port}"
+            )
 
 
 class Server:
@@ -101,12 +115,19 @@ class Server:
         """
         self.options, self.callbacks, self.stop, self._on_event = options, callbacks, stop, on_event
         keys = None if options.keys is None else Path(options.keys)
-        listener = listen(options.host, options.port, exposed=keys is not None, trusted=options.trust_network)
+        ports = [options.port]
+        if options.shards > 1:
+            ports += [options.shard_port and options.shard_port + number for number in range(options.shards)]
+        listeners: list[socket.socket] = []
         try:
-            self.links = Links(listener, keys, self._remark)
+            for port in ports:
+                listeners.append(listen(options.host, port, keys is not None, options.trust_network))
+            self.links = (FrontLinks if options.shards > 1 else Links)(listeners[0], keys, self._remark)
         except BaseException:
-            listener.close()
+            for listener in listeners:
+                listener.close()
             raise
+        self._keys, self._shard_listeners = keys, listeners[1:]
         self.host, self.port, self.address = self.links.host, self.links.port, self.links.address
         self.monitor = ServerMonitor() if options.status_port is not None or options.quarantine else None
         if self.monitor is not None and keys is not None:
@@ -130,6 +151,8 @@ class Server:
             workers.close(self._over)
         else:
             self.links.close(self._over, 0.0)
+        while self._shard_listeners:
+            self._shard_listeners.pop().close()
         if self._pages:
             self._pages.shutdown()
             self._pages.server_close()
@@ -150,6 +173,7 @@ class Server:
         keep_freed_memory()
         factory = functools.partial(self._link_workers, EventLog(Path(directory), self._on_event))
         watching = [*self.callbacks, self.monitor] if self.monitor else self.callbacks
+        options["run_type"] = ShardedRun if self.options.shards > 1 else None
         result = function(*arguments, callbacks=watching, stop=self.stop, worker_factory=factory, **options)
         self._over = result.status in (run_dir.COMPLETE, run_dir.DIVERGED)
         if self._workers and self._workers.is_open and not result.reason:  # a reason is in the log already
@@ -169,10 +193,16 @@ class Server:
         row_format = row_formats.parse(self.options.row_format)
         # A rule that tolerates nothing needs every row.
         tolerated = config.declared_byzantine - config.byzantine if rules.parse(config.rule).resilient else 0
-        self._workers = LinkedWorkers(
+        offer = Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline, row_format)
+        links: Any = self.links
+        if self._shard_listeners:
+            listeners, self._shard_listeners = self._shard_listeners, []
+            links = ShardedLinks(links, listeners, self._keys, offer.dimension, self.stop)
+            offer = dataclasses.replace(offer, shards=links.where())
+        self._workers = (ShardedWorkers if offer.shards else LinkedWorkers)(
             simulated,
-            Offer(config, simulated.count, parameters.numel(), dtype, self.options.deadline, row_format),
-            self.links,
+            offer,
+            links,
             log,
             required=simulated.count - max(0, tolerated),
             grace=self.options.grace,
