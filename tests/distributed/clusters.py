@@ -7,6 +7,7 @@ Nothing here depends on how fast the machine is: to do something at a certain st
 from __future__ import annotations
 
 import csv
+import os
 import re
 import sys
 import time
@@ -79,6 +80,11 @@ class FaultyWorker(Worker):
     def _slow(self, connection: Any, answer: Any, step: int) -> None:
         time.sleep(1.5 * DEADLINE)
         super().reply(connection, answer, step)
+
+    def _between_shards(self, connection: Any, answer: Any, step: int) -> None:
+        """Die when the first shard has its part of the row, and the others have not."""
+        super().reply(connection, answer, step)
+        os._exit(1)
 
     def _replay(self, connection: Any, answer: Any, step: int) -> None:
         self._again(connection, answer, step - 2)

@@ -31,7 +31,7 @@ class _Shard:
 
     def __init__(self, connection: ServerConnection, begin: int, end: int, offer: Offer, dtype: torch.dtype) -> None:
         self.connection, self.columns = connection, slice(begin, end)
-        both = offer.row_values // offer.dimension  # the row, and maybe the momentum behind it
+        both = offer.whole_values // offer.dimension  # the row, and maybe the momentum behind it
         self.answer = Message(both * (end - begin), dtype)
         self.session = 0
 

@@ -182,6 +182,7 @@ class Worker:
             offer = Offer.parse(text)
             if self.computer is None or self.computer.offer != offer:
                 self.computer = self.make_computer(offer)
+            self.computer.offer = offer  # a restarted server may have other shards, or none
             connection.send(Head(protocol.READY).pack(), _CONNECT_SECONDS)
             self._taken_since = None
             if offer.shards:
@@ -230,7 +231,7 @@ class Worker:
         def connect(port: int) -> ServerConnection:
             return ServerConnection(self.host, port, self.context, _CONNECT_SECONDS)
 
-        values, session = torch.zeros(offer.row_values, dtype=computer.dtype), 0
+        values, session = torch.zeros(offer.whole_values, dtype=computer.dtype), 0
         with ShardLinks(offer, connect, computer.dtype, _longest_transfer) as links:
             try:
                 while True:

@@ -233,9 +233,9 @@ class WorkerConnection(asyncio.BufferedProtocol):
         """Send these bytes, after what is being sent already; `sent` is called once nobody needs them any more."""
         if self.state == CLOSED:
             return
-        for number, part in enumerate(parts, 1):
-            if len(part):
-                self._outbox.append((memoryview(part), sent if number == len(parts) else None))
+        filled = [part for part in parts if len(part)]
+        for number, part in enumerate(filled, 1):
+            self._outbox.append((memoryview(part), sent if number == len(filled) else None))
         self._write()
 
     def ask(self, step: int, parameters: memoryview) -> None:

@@ -74,6 +74,11 @@ class ServerOptions:
         if not 0 <= self.port < 65536:
             raise ConfigError(f"port must be from 0 (any that is free) to 65535, got {self.port}")
         row_formats.parse(self.row_format)  # raises where there is no such format
+        if self.shards > 1 and self.row_format != "full":
+            raise ConfigError(
+                f"a server with shards reads whole values only, not rows in the format {self.row_format}: leave out "
+                "--row-format, or --server-shards"
+            )
         if self.shards < 1:
             raise ConfigError(f"server_shards must be at least 1 (no shards), got {self.shards}")
         if not 0 <= self.shard_port <= 65536 - self.shards:

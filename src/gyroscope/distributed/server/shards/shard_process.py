@@ -24,7 +24,8 @@ from gyroscope import rules
 from gyroscope._linalg import distances, memory, moments
 from gyroscope._linalg.matrix import all_finite, copy_finite
 from gyroscope.distributed.protocol import LATER, NO_STEP, Offer
-from gyroscope.distributed.server.connection import PREPARING, WorkerConnection
+from gyroscope.distributed.server import descriptors
+from gyroscope.distributed.server.connection import WorkerConnection
 from gyroscope.distributed.server.link_events import Answered
 from gyroscope.distributed.server.shards.channel import Channel, Message
 from gyroscope.distributed.server.shards.shard_events import Admitted, PartAnswered, QueuedLinks
@@ -43,9 +44,8 @@ class ShardLinks(QueuedLinks):
         if worker in self.admitted or self._offer is None or self._over:
             super().introduced(connection, number)
             return
-        connection.state = PREPARING
         why = f"worker {worker} has no link to the coordinator of this server: join that first"
-        self._refuse(connection, "not admitted", LATER, why, worker)
+        self._refuse(connection, "protocol", LATER, why, worker)
 
 
 class Shard:
@@ -90,6 +90,7 @@ class Shard:
         """Begin a run. The offer's dimension is the number of columns here."""
         torch.set_num_threads(threads)
         offer = Offer.parse(offer_text)
+        descriptors.allow(offer.count)
         config = offer.config
         self.rule, self.f = rules.parse(config.rule), config.declared_byzantine
         self.accumulates, self.width = config.momentum == "workers", offer.dimension

@@ -20,6 +20,7 @@ from gyroscope._core.errors import ConfigError
 from gyroscope.distributed.protocol import NO_STEP, OPEN_SHARDS, Offer
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
 from gyroscope.distributed.server.links import MomentumOf
+from gyroscope.distributed.server.monitor import Link
 from gyroscope.distributed.server.shards.channel import Message
 from gyroscope.distributed.server.shards.shard_events import (
     Admitted,
@@ -155,6 +156,14 @@ class ShardedLinks:
                 raise ShardGoneError(self.shards[event.shard].obituary())
             found += self._from_shard(event) if isinstance(event, FromShard) else self._from_front(event)
         return found
+
+    def who_is_linked(self) -> dict[int, Link]:
+        """Return who takes part now, by number; see `Links.who_is_linked`."""
+        return self.front.who_is_linked()
+
+    def preparing(self) -> set[int]:
+        """Return the numbers of those who load their data now, or join the shards."""
+        return self.front.preparing() | {number for number, member in self._members.items() if not member.linked}
 
     def close(self, over: bool, seconds: float) -> list[Any]:
         """Close all links, end the shards, and return the last events; see `Links.close`."""

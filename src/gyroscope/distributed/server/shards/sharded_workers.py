@@ -90,6 +90,11 @@ class ShardedWorkers(LinkedWorkers):
             return
         if not state:
             raise RunDirectoryError("this run's workers are simulated: continue it with gyroscope train --resume")
+        if "row_format" in state:
+            raise RunDirectoryError(
+                "this run's workers send their rows in another format than full, which a server with shards does not "
+                "read: continue it without --server-shards"
+            )
         steps = state["steps"].tolist()
         self._collected = max(steps)
         for worker, step in zip(self.each, steps, strict=True):
@@ -109,6 +114,7 @@ class ShardedWorkers(LinkedWorkers):
         worker.idle, worker.late = True, False
         if event.step == self._asked:
             worker.answered = True
+            worker.misses = max(0.0, worker.misses - 1 / 8)
             self._received.add(worker.number)
             self._losses[worker.number] = event.loss
             if event.finite:
