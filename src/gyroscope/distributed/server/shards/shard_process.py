@@ -32,6 +32,7 @@ from gyroscope.distributed.server.shards.shard_events import Admitted, PartAnswe
 from gyroscope.distributed.server.worker_links import LinkedWorker
 
 _LONG = 3600.0
+_WARM_UP_COLUMNS = 10_000
 
 
 class ShardLinks(QueuedLinks):
@@ -97,7 +98,15 @@ class Shard:
         dtype: torch.dtype = getattr(torch, offer.dtype)
         self.rows = memory.table(offer.count, self.width, torch.empty(0, dtype=dtype))
         self.each = [LinkedWorker(number) for number in range(offer.count)]
+        self._warm_up()
         self.links.open(offer, lambda number: self.each[number].momentum(), patience)
+
+    def _warm_up(self) -> None:
+        """Use every kernel once, so that those compiled or loaded at first use do not cost the first deadline."""
+        some = self.rows[:, :_WARM_UP_COLUMNS]
+        copy_finite(some[0].clone(), some[0])
+        self.rule.on_columns(some, self.f, distances.squared_distances(some))
+        moments.moments(some)
 
     def _do_restore(self, steps: list[int], momentum: Tensor) -> None:
         for worker, step, values in zip(self.each, steps, momentum, strict=True):
