@@ -196,6 +196,8 @@ def test_a_restarted_worker_continues_from_the_last_step_that_all_shards_have(tm
         ({"rule": "geometric-median"}, "'geometric-median' reads whole rows.*choose a rule that reads columns"),
         ({"rule": "nnm+krum"}, "reads whole rows"),
         ({"byzantine": 1, "attack": "little"}, "byzantine = 1: simulated Byzantine workers see whole rows"),
+        ({"sample": 6}, "sample = 6: a server with shards asks all workers"),
+        ({"worker_weights": "2,1,1,1,1,1,1"}, "worker_weights = .* all count the same"),
         ({"momentum": "server-kept"}, "accumulates whole rows.*choose 'workers' or 'server'"),
     ],
 )

@@ -89,6 +89,14 @@ def refuse_unshardable(config: ResolvedConfig) -> None:
             "process has them: set byzantine = 0 and declare how many the rule is to tolerate (declared_byzantine), or "
             "leave out --server-shards"
         )
+    if config.sample is not None or config.worker_weights != "equal":
+        given = (
+            f"sample = {config.sample}" if config.sample is not None else f"worker_weights = {config.worker_weights}"
+        )
+        raise ConfigError(
+            f"{given}: a server with shards asks all workers, and all count the same: leave it out, or leave out "
+            "--server-shards"
+        )
     if config.momentum == "server-kept":
         raise ConfigError(
             "with momentum = 'server-kept' the server accumulates whole rows, and with server shards no process has "
