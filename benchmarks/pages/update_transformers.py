@@ -24,9 +24,10 @@ from gyroscope.runs.config import Config
 
 PAGE = DOCS / "transformers.md"
 RULES = ("krum", "median", "bulyan", "caf-history")
-ATTACKS = ("little", "empire", "searched:every=10")
+ATTACKS = ("little", "empire", "searched")
 OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
-SERVER, WORKERS = "server", "workers"
+SERVER, SLOW_SERVER, WORKERS = "server", "server, the workers' rate", "workers"
+PLACES = {"adamw": (SERVER, SLOW_SERVER, WORKERS), "sgd": (SERVER, WORKERS)}
 
 
 class Kind(NamedTuple):
@@ -40,7 +41,9 @@ class Kind(NamedTuple):
     @classmethod
     def of(cls, config: Config) -> Kind:
         # AdamW without momentum before it has its own, beta1, after the rule: at the server.
-        placement = SERVER if config.momentum == "none" else config.momentum
+        placement = config.momentum
+        if placement == "none":
+            placement = SERVER if config.lr == "0.01" else SLOW_SERVER
         return cls(config.optimizer.partition(":")[0], config.rule, config.attack, placement)
 
 
@@ -77,21 +80,29 @@ def numbers(setup: SetupResult) -> tuple[str, ...]:
 
 
 def table(setups: dict[Kind, SetupResult], optimizer: str) -> str:
-    """Return the losses of both placements for each rule and attack."""
+    """Return the losses of each placement for each rule and attack."""
+    places = PLACES[optimizer]
     lines = [
-        "| rule | attack | f of 13 | server: best | final | workers: best | final |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        f"| rule | attack | f of 13 | {' | '.join(f'{place}: best | final' for place in places)} |",
+        f"|---|---|---:|{'---:|---:|' * len(places)}",
     ]
     for rule in RULES:
         for attack in ATTACKS:
-            pair = [setups.get(Kind(optimizer, rule, attack, place)) for place in (SERVER, WORKERS)]
-            there = [setup for setup in pair if setup]
+            row = [setups.get(Kind(optimizer, rule, attack, place)) for place in places]
+            there = [setup for setup in row if setup]
             if not there:
                 continue
-            better = min(there, key=lambda setup: setup.mean(best_loss))
-            cells = [cell for setup in pair for cell in losses(setup, bold=len(there) == 2 and setup is better)]
+            cells = [cell for setup in row for cell in losses(setup, bold=is_best(setup, there))]
             lines.append(f"| `{rule}` | `{attack}` | {there[0].config.byzantine} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def is_best(setup: SetupResult | None, among: list[SetupResult]) -> bool:
+    """Return whether a setup's best loss is below all others' by more than the deviations over seeds."""
+    if setup is None:
+        return False
+    spread = max(statistics.stdev(each.each(best_loss)) if len(each.runs) > 1 else 0.0 for each in among)
+    return all(setup.mean(best_loss) + spread < other.mean(best_loss) for other in among if other is not setup)
 
 
 def losses(setup: SetupResult | None, bold: bool) -> tuple[str, str]:
@@ -106,11 +117,14 @@ def losses(setup: SetupResult | None, bold: bool) -> tuple[str, str]:
 
 def baselines(setups: dict[Kind, SetupResult]) -> str:
     """Return the losses of the average, which is no defence."""
-    lines = ["| optimizer | attack | best | final |", "|---|---|---:|---:|"]
-    for optimizer, name in OPTIMIZERS.items():
-        for attack, words in (("none", "nobody attacks"), ("little", "`little`, f = 5")):
-            cells = losses(setups.get(Kind(optimizer, "average", attack, WORKERS)), bold=False)
-            lines.append(f"| {name} | {words} | {' | '.join(cells)} |")
+    lines = ["| optimizer | momentum | nobody attacks: best | final | `little`, f = 5: best | final |",
+             "|---|---|---:|---:|---:|---:|"]  # fmt: skip
+    for optimizer, places in PLACES.items():
+        for place in places:
+            pair = [setups.get(Kind(optimizer, "average", attack, place)) for attack in ("none", "little")]
+            if any(pair):
+                cells = [cell for setup in pair for cell in losses(setup, bold=False)]
+                lines.append(f"| {OPTIMIZERS[optimizer]} | {place} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -121,7 +135,7 @@ def draw(setups: dict[Kind, SetupResult], optimizer: str, path: Path) -> None:
     for line, attack in zip(grid, ATTACKS, strict=True):
         line[0].set_ylabel(f"{attack}\ntest loss")
         for axes, rule in zip(line, RULES, strict=True):
-            shown = {place: setups.get(Kind(optimizer, rule, attack, place)) for place in (SERVER, WORKERS)}
+            shown = {place: setups.get(Kind(optimizer, rule, attack, place)) for place in PLACES[optimizer]}
             curves = {"no attack": unattacked, **shown}
             figures.draw(axes, [curve(label, setup) for label, setup in curves.items() if setup])
             axes.set_ylim(1.4, 4.4)

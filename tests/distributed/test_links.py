@@ -14,8 +14,9 @@ from torch import Tensor
 import gyroscope as gy
 from gyroscope._core.errors import UnknownNameError
 from gyroscope.distributed.protocol import NO_STEP, Offer
+from gyroscope.distributed.server.linked_worker import LinkedWorker
 from gyroscope.distributed.server.parameter_server import Server, ServerOptions
-from gyroscope.distributed.server.worker_links import LinkedWorker, LinkedWorkers
+from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.distributed.worker import RowComputer
 from gyroscope.runs.events import EventLog
 from gyroscope.runs.training import Run, load_task

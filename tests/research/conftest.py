@@ -26,14 +26,14 @@ def sampled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sampled]:
         def choose(model: Any, loss: Any) -> Any:
             compute = real(model, loss)
 
-            def gradients(inputs: Any, targets: Tensor, noise: tuple[int, int, int], terms: Any, out: Tensor) -> Tensor:
+            def gradients(inputs: Any, targets: Tensor, noise: simulated.Noise, terms: Any, out: Tensor) -> Tensor:
                 losses = compute(inputs, targets, noise, terms, out)
-                _, step, first = noise
-                for index, row in enumerate(out):
-                    if (first + index, step) in poisoned:
+                _, step, workers = noise
+                for index, (worker, row) in enumerate(zip(workers, out, strict=True)):
+                    if (worker, step) in poisoned:
                         row.fill_(value)
                         losses[index] = value
-                    seen[first + index, step] = row.clone()
+                    seen[worker, step] = row.clone()
                 return losses
 
             return gradients

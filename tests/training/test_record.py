@@ -82,7 +82,7 @@ def test_the_configuration_on_record_is_complete_and_reruns_to_the_same_bytes(ma
     config = gy.Config.load(made / "config.toml")
     unset = {name for name, value in vars(config).items() if value is None}
     without_meaning = {"server_quorum", "declared_byzantine_servers", "worker_quorum"}  # there is one server
-    assert unset <= {"checkpoint_every", "data_dir"} | without_meaning, (
+    assert unset <= {"checkpoint_every", "data_dir", "sample"} | without_meaning, (  # no sample: everybody is asked
         "everything that changes numbers is written down"
     )
     again = tmp_path / "again"

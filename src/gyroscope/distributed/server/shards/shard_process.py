@@ -27,9 +27,9 @@ from gyroscope.distributed.protocol import LATER, NO_STEP, Offer
 from gyroscope.distributed.server import descriptors
 from gyroscope.distributed.server.connection import WorkerConnection
 from gyroscope.distributed.server.link_events import Answered
+from gyroscope.distributed.server.linked_worker import LinkedWorker
 from gyroscope.distributed.server.shards.channel import Channel, Message
 from gyroscope.distributed.server.shards.shard_events import Admitted, PartAnswered, QueuedLinks
-from gyroscope.distributed.server.worker_links import LinkedWorker
 
 _LONG = 3600.0
 _WARM_UP_COLUMNS = 10_000

@@ -13,11 +13,12 @@ from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import RunDirectoryError
 from gyroscope._linalg.moments import ColumnMoments
 from gyroscope.distributed.protocol import NO_STEP
+from gyroscope.distributed.server.linked_worker import LinkedWorker
 from gyroscope.distributed.server.monitor import SAMPLED_COLUMNS
 from gyroscope.distributed.server.shards.shard_events import RowAnswered
 from gyroscope.distributed.server.shards.shard_handle import ShardGoneError
 from gyroscope.distributed.server.shards.sharded_links import ShardedLinks
-from gyroscope.distributed.server.worker_links import LinkedWorker, LinkedWorkers
+from gyroscope.distributed.server.worker_links import LinkedWorkers
 from gyroscope.momentum import Update
 from gyroscope.rules import Aggregate
 from gyroscope.runs import events
