@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 
 for name, examples in (("gyroscope", 20), ("fast", 4)):  # `make test-fast` chooses the second
@@ -31,6 +32,12 @@ MAY_BE_MISSING = (
     "needs what the server holds",  # a rule to which the test does not apply
 )
 """What a test may be skipped for even where nothing else may be missing: part of the reason."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Draw the same numbers in every run of a test, and in whatever order the tests run."""
+    torch.manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -48,10 +48,11 @@ def test_the_simulation(momentum: str, settings: dict[str, Any]) -> None:
 
 
 def test_batch_norms_running_statistics_stay_finite() -> None:
-    inputs, targets = torch.randn(200, 6), torch.arange(200) % 3
-    inputs += torch.nn.functional.one_hot(targets, 6) * 3.0
+    targets = torch.arange(2200) % 3
+    inputs = torch.randn(2200, 6) + torch.nn.functional.one_hot(targets, 6) * 3.0
+    train, test = (inputs[:200], targets[:200]), (inputs[200:], targets[200:])
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    task = gy.Task(model, (inputs, targets), (inputs, targets), loss=torch.nn.functional.cross_entropy)
+    task = gy.Task(model, train, test, loss=torch.nn.functional.cross_entropy)
     config = gy.Config(rule="median", declared_byzantine=2, workers=9, batch=16, steps=60, lr=0.1)
     clean, bad = gy.train(config, task=task), gy.train(config, task=poisoned(task))
     assert all(bool(buffer.isfinite().all()) for buffer in bad.model.buffers())
