@@ -116,6 +116,7 @@ def dnc(
     for _ in range(iterations):
         places = sorted(torch.randperm(d, generator=generator)[:coordinates].tolist())
         known = [i for i in usable(matrix[:, places].tolist()) if np.isfinite(matrix[i]).all()]
+        known = [i for i in known if not robust or i in usable(rows)]  # the others cannot be shortened: too far off
         part = shortened(matrix[:, places])[known] if robust else matrix[known][:, places]
         variances, deviations = principal(part, np.ones(len(known)))
         scores = dict(zip(known, deviations / max(deviations.max(), 1e-300), strict=True))

@@ -45,7 +45,7 @@ class DnC(ContextualRule):
     are honest: the shortened rows are within (1 + a) R of it, too, and the result is within (1 + 2a) R of the mean.
 
     A row with a NaN or an infinity anywhere is the worst outlier of every iteration, and one of the c f rows that it
-    drops.
+    drops. With `robust` so is a row whose squared distance from the median overflows in float64.
 
     Cost: n(n-1)/2 distances on the drawn coordinates and an eigenproblem of size n, per iteration: less than Krum's if
     d is large. If `coordinates` is d or more there is nothing to draw, and one iteration is enough. `robust` adds a
