@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import getpass
+import sys
 from pathlib import Path
 from typing import Any
 
 from gyroscope._core.errors import ConfigError
 from gyroscope.cli.list_names import text_table
+from gyroscope.runs.command_options import STOPPED
 
 _EXAMPLES = """\
 examples:
@@ -17,6 +20,9 @@ examples:
 
   a worker with a name of its own, for a month:
     gyroscope keys add hospital-bern --number 5 --days 30
+
+  a worker that makes its own key, and a token that counts once:
+    gyroscope keys invite worker-6 --host node1.example.org          # prints the command for the worker's machine
 
   worker 3's key is lost or stolen: its certificate stops counting, and the worker gets another one:
     gyroscope keys revoke worker-3
@@ -80,6 +86,41 @@ Copy ca.crt, worker-0.crt and worker-0.key to worker 0's machine, and nothing el
     new.add_argument("--days", type=int, metavar="N",
                      help="days for which it is valid (default: 365, or until the authority expires)")  # fmt: skip
 
+    guest = _action(
+        actions, "invite", _invite, "give workers one-time tokens, and wait for them",
+        "Print a token for each worker, and wait until all have come or the time is over. A worker makes its own key,\n"
+        "sends it with its token, and gets its certificate: no key is copied. A token counts once.",
+        """\
+example:
+    gyroscope keys invite worker-5 worker-6 --host node1.example.org      # here, where ca.key is
+    gyroscope keys join https://node1.example.org:29516     # on the worker's machine; it asks for the token
+
+Whoever has a token is that worker: send it over a channel that only its owner reads.
+""",
+    )  # fmt: skip
+    guest.add_argument("names", nargs="+", metavar="NAME", help="as of gyroscope keys add")
+    guest.add_argument("--number", type=int, metavar="K", help="as of gyroscope keys add")
+    guest.add_argument("--days", type=int, metavar="N", help="as of gyroscope keys add")
+    guest.add_argument("--host", default="localhost", metavar="ADDR",
+                       help="where workers reach this machine (default: this machine only)")  # fmt: skip
+    guest.add_argument("--port", type=int, default=29516, metavar="P", help="(default: %(default)s; 0: any)")
+    guest.add_argument("--minutes", type=float, default=30.0, metavar="M",
+                       help="for how long the tokens are valid (default: %(default)s)")  # fmt: skip
+
+    guest = _action(
+        actions, "join", _join, "use a token: make a key and get its certificate",
+        "Make a key, have it signed by the authority that made the token, and write NAME.key, NAME.crt and ca.crt.",
+        """\
+example:
+    gyroscope keys join https://node1.example.org:29516
+    gyroscope work https://node1.example.org:29517 --cert keys/worker-5.crt
+""",
+    )  # fmt: skip
+    guest.add_argument("address", metavar="https://HOST:PORT", help="where gyroscope keys invite waits")
+    guest.add_argument("--token", default="-", metavar="TOKEN",
+                       help="what it printed for this worker; by default it is asked for, because other users of this "
+                       "machine can read command lines")  # fmt: skip
+
     old = _action(
         actions, "revoke", _revoke, "make workers' certificates stop counting",
         "Add workers' certificates to revoked.txt.",
@@ -136,6 +177,43 @@ def _add(options: argparse.Namespace) -> int:
         names = ("ca.crt", f"{who.name}.crt", f"{who.name}.key")
         files = ", ".join(str(Path(options.folder, name)) for name in names)
         print(f"to worker {who.number}'s machine: {files}")
+    return 0
+
+
+def _invite(options: argparse.Namespace) -> int:
+    from gyroscope.distributed import certificates
+
+    if options.number is not None and len(options.names) > 1:
+        raise ConfigError(f"--number {options.number} cannot be the number of {len(options.names)} workers: name one")
+    if not 0 < options.minutes <= 1440:
+        raise ConfigError(f"--minutes must be above 0 and at most 1440 (a day), got {options.minutes:g}")
+    here = {"localhost": "127.0.0.1", "127.0.0.1": "127.0.0.1", "::1": "::1"}.get(options.host)
+    here = here or ("::" if ":" in options.host else "")
+    invitations = certificates.Invitations(
+        options.folder, options.names, options.number, options.days, here, options.port
+    )
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    print(f"on each worker's machine: gyroscope keys join https://{host}:{invitations.port}")
+    for name, token in invitations.tokens.items():
+        print(f"token of {name}: {token}", flush=True)
+    left = invitations.wait(60 * options.minutes, lambda text: print(text, flush=True))
+    if left:
+        print(f"not joined within {options.minutes:g} minutes: {', '.join(left)}; their tokens are void")
+    return STOPPED if left else 0
+
+
+def _join(options: argparse.Namespace) -> int:
+    from gyroscope.cli.work import server_address
+    from gyroscope.distributed import certificates
+
+    if not options.address.startswith("https://"):
+        raise ConfigError(f"{options.address!r} is not https://HOST:PORT, as gyroscope keys invite has printed it")
+    token = options.token
+    if token == "-":
+        token = getpass.getpass("token: ") if sys.stdin.isatty() else sys.stdin.readline()
+    path = certificates.join(*server_address(options.address, True), token, options.folder)
+    print(f"wrote {path}, {path.with_suffix('.key')} and {path.with_name('ca.crt')}")
+    print(f"to work: gyroscope work https://SERVER:PORT --cert {path}")
     return 0
 
 

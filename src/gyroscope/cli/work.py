@@ -50,7 +50,7 @@ def _work(options: argparse.Namespace) -> int:
     from gyroscope.distributed.protocol import UNKNOWN
     from gyroscope.distributed.worker import ServerGoneError, Worker
 
-    host, port = _address(options.address, options.cert is not None)
+    host, port = server_address(options.address, options.cert is not None)
     if options.cert is None and options.number is None:
         raise ConfigError("which worker is this? Give its certificate with --cert, or its --number")
     if not options.patience > 0:
@@ -77,7 +77,8 @@ def _work(options: argparse.Namespace) -> int:
     return 0
 
 
-def _address(text: str, certified: bool) -> tuple[str, int]:
+def server_address(text: str, certified: bool) -> tuple[str, int]:
+    """Return host and port of an address, which begins with https:// if there are certificates."""
     scheme, _, rest = text.rpartition("://")
     host, colon, port = rest.rstrip("/").rpartition(":")
     if scheme not in ("", "http", "https") or not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:

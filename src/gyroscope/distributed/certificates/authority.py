@@ -30,10 +30,17 @@ from gyroscope.distributed.certificates.identity import (
 )
 from gyroscope.distributed.certificates.key_files import folder_option, init_command, read_file
 from gyroscope.distributed.certificates.revocation import HEADER, REVOKED, RevocationList, parse_revoked
-from gyroscope.distributed.certificates.signing import load_authority, new_key, pair_of, sign, write_pairs
+from gyroscope.distributed.certificates.signing import (
+    load_authority,
+    new_key,
+    pair_of,
+    parse_request,
+    sign,
+    write_pairs,
+)
 
 if TYPE_CHECKING:
-    from cryptography.x509 import Certificate, GeneralName
+    from cryptography.x509 import Certificate, CertificateSigningRequest, GeneralName
 
 AUTHORITY_DAYS, WORKER_DAYS = 1825, 365
 """For how many days an authority with its server's certificate, and a worker's, are valid unless told otherwise."""
@@ -111,42 +118,97 @@ def add_workers(folder: str | os.PathLike[str], names: Sequence[str], days: int 
     return _add(Path(folder), numbers, days)
 
 
-def _repeated(names: Sequence[str]) -> str:
-    return next(name for place, name in enumerate(names) if name in names[:place])
+def add_requested(
+    folder: str | os.PathLike[str], name: str, request: bytes, number: int | None = None, days: int | None = None
+) -> bytes:
+    """Create the certificate, NAME.crt, of a worker that has made its key itself, and return it.
+
+    Args:
+        folder, name, number, days: As of `add_worker`.
+        request: The worker's request, signed with its key, as PEM.
+
+    Raises:
+        CertificateError: As of `add_worker`, and where the request cannot be used.
+    """
+    subject = parse_request(request)
+    _add(Path(folder), {name: _checked_number(_checked_name(name), number)}, days, {name: subject})
+    return pair_of(Path(folder), name)[0].read_bytes()
 
 
-def _add(folder: Path, numbers: Mapping[str, int], days: int | None) -> list[WorkerIdentity]:
-    """Create the certificates of these workers, by name."""
-    with extra("lab", PURPOSE):
-        from cryptography.x509 import UniformResourceIdentifier
-        from cryptography.x509.oid import ExtendedKeyUsageOID
-    ca, ca_key = load_authority(folder)
+def check_new_worker(folder: str | os.PathLike[str], name: str, number: int | None = None) -> int:
+    """Return the number of a worker that can be added under this name.
+
+    Raises:
+        CertificateError, ConfigError: As of `add_worker`.
+    """
+    load_authority(Path(folder))
+    number = _checked_number(_checked_name(name), number)
+    _check_free(Path(folder), name, number, _taken(Path(folder)))
+    return number
+
+
+def check_days(folder: str | os.PathLike[str], days: int | None) -> None:
+    """Raise a ConfigError unless a certificate can be valid for so long."""
+    ca, _ = load_authority(Path(folder))
+    _valid_until(Path(folder), ca, days, "a worker")
+
+
+def _valid_until(folder: Path, ca: Certificate, days: int | None, name: str) -> datetime.datetime:
+    """Return until when a new certificate is valid."""
     last = ca.not_valid_after_utc
     until = min(_until(WORKER_DAYS), last) if days is None else _until(days)
     if not utc_now() < until <= last:
         raise ConfigError(
-            f"{next(iter(numbers))}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} "
+            f"{name}'s certificate cannot be valid until {until:%Y-%m-%d}: the authority in {folder} "
             f"expires on {last:%Y-%m-%d}. Choose fewer --days, or make a new authority in another --folder"
         )
+    return until
+
+
+def _repeated(names: Sequence[str]) -> str:
+    return next(name for place, name in enumerate(names) if name in names[:place])
+
+
+def _add(
+    folder: Path,
+    numbers: Mapping[str, int],
+    days: int | None,
+    requests: Mapping[str, CertificateSigningRequest] | None = None,
+) -> list[WorkerIdentity]:
+    """Create the certificates of these workers, by name, and the keys of those that have not requested theirs."""
+    with extra("lab", PURPOSE):
+        from cryptography.x509 import UniformResourceIdentifier
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+    ca, ca_key = load_authority(folder)
+    until = _valid_until(folder, ca, days, next(iter(numbers)))
     with _changing(folder):
-        taken = {each.number: each for each in issued(folder) if each.state not in ("expired", "revoked")}
-        pairs = {}
+        taken, pairs = _taken(folder), {}
         for name, number in numbers.items():
-            for path in pair_of(folder, name):
-                if os.path.lexists(path):
-                    raise CertificateError(
-                        f"{path} is there already, and no key is overwritten: choose another name with --number "
-                        f"{number}, and revoke {name} before if its key is lost"
-                    )
-            if other := taken.get(number):
-                raise CertificateError(
-                    f"{other.name} has the number {number}, and is valid until {other.expiry:%Y-%m-%d}: choose another "
-                    f"number, or revoke it (gyroscope keys revoke {other.name}{folder_option(folder)})"
-                )
-            key, uri = new_key(), UniformResourceIdentifier(f"{URN}{number}")
+            _check_free(folder, name, number, taken)
+            key, uri = (requests or {}).get(name) or new_key(), UniformResourceIdentifier(f"{URN}{number}")
             pairs[name] = (key, sign(name, key, until, (ca, ca_key), ExtendedKeyUsageOID.CLIENT_AUTH, [uri]))
         write_pairs(folder, pairs)
     return [WorkerIdentity(name, numbers[name], pairs[name][1].serial_number) for name in numbers]
+
+
+def _taken(folder: Path) -> dict[int | None, IssuedCertificate]:
+    """Return the certificates that count, by number."""
+    return {each.number: each for each in issued(folder) if each.state not in ("expired", "revoked")}
+
+
+def _check_free(folder: Path, name: str, number: int, taken: Mapping[int | None, IssuedCertificate]) -> None:
+    """Raise where a worker's name or number is another one's."""
+    for path in pair_of(folder, name):
+        if os.path.lexists(path):
+            raise CertificateError(
+                f"{path} is there already, and no key is overwritten: choose another name with --number "
+                f"{number}, and revoke {name} before if its key is lost"
+            )
+    if other := taken.get(number):
+        raise CertificateError(
+            f"{other.name} has the number {number}, and is valid until {other.expiry:%Y-%m-%d}: choose another "
+            f"number, or revoke it (gyroscope keys revoke {other.name}{folder_option(folder)})"
+        )
 
 
 def revoke(folder: str | os.PathLike[str], name: str) -> WorkerIdentity:

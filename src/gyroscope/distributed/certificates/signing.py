@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from gyroscope._core.errors import CertificateError
 from gyroscope._core.files import write_atomically
+from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed.certificates.identity import parse_certificate, utc_now
 from gyroscope.distributed.certificates.key_files import init_command, read_file
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate, GeneralName, ObjectIdentifier
+    from cryptography.x509 import Certificate, CertificateSigningRequest, GeneralName, ObjectIdentifier
 
 _EARLIER = datetime.timedelta(minutes=5)
 """A certificate is valid from before it is made: the clocks of two machines differ."""
@@ -29,7 +30,7 @@ def new_key() -> EllipticCurvePrivateKey:
 
 def sign(
     name: str,
-    key: EllipticCurvePrivateKey,
+    key: EllipticCurvePrivateKey | CertificateSigningRequest,
     until: datetime.datetime,
     authority: tuple[Certificate, EllipticCurvePrivateKey] | None = None,
     usage: ObjectIdentifier | None = None,
@@ -39,7 +40,7 @@ def sign(
 
     Args:
         name: The subject's common name.
-        key: The subject's key.
+        key: The subject's key, or a request that it has signed.
         until: When it expires.
         authority: The issuer's certificate and key; None for the certificate of a new authority, which signs itself.
         usage: What the subject may do: serverAuth or clientAuth. An authority only signs.
@@ -50,7 +51,7 @@ def sign(
     from cryptography.x509.oid import NameOID
 
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    issuer, issuer_key = (authority[0].subject, authority[1]) if authority else (subject, key)
+    issuer, issuer_key = (authority[0].subject, authority[1]) if authority else (subject, cast(Any, key))
     is_authority = authority is None
     key_usage = x509.KeyUsage(
         digital_signature=not is_authority,
@@ -83,24 +84,51 @@ def sign(
     return builder.sign(issuer_key, hashes.SHA256())
 
 
+def parse_request(pem: bytes) -> CertificateSigningRequest:
+    """Parse a request for a certificate. Of what it asks for only the key counts.
+
+    Raises:
+        CertificateError: The bytes are no request that its own key has signed, or the key is of another kind.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        key, valid = request.public_key(), request.is_signature_valid
+    except Exception as problem:  # ValueError mostly, and whatever else the parser has for strangers' bytes
+        cause = shortened(problem) or type(problem).__name__
+        raise CertificateError(f"a request for a certificate cannot be read ({cause})") from problem
+    if not valid or not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP256R1):
+        raise CertificateError("a request for a certificate is not signed with a key on the curve P-256")
+    return request
+
+
 def pair_of(folder: Path, name: str) -> tuple[Path, Path]:
     """Return the paths of a certificate and of its key."""
     return folder / f"{name}.crt", folder / f"{name}.key"
 
 
-def write_pairs(folder: Path, pairs: Mapping[str, tuple[EllipticCurvePrivateKey, Certificate]]) -> None:
-    """Write keys, which only their owner may read, and certificates: all of them or, if one fails, none."""
+def write_pairs(
+    folder: Path,
+    pairs: Mapping[str, tuple[EllipticCurvePrivateKey | CertificateSigningRequest, Certificate]],
+) -> None:
+    """Write keys, which only their owner may read, and certificates: all of them or, if one fails, none.
+
+    Where there is a request in place of a key, somebody else has the key.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     written: list[Path] = []
     try:
         for name, (key, certificate) in pairs.items():
             certificate_path, key_path = pair_of(folder, name)
-            private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-            for path, content, mode in (
-                (key_path, private, 0o600),
-                (certificate_path, certificate.public_bytes(Encoding.PEM), 0o666),
-            ):
+            files = [(certificate_path, certificate.public_bytes(Encoding.PEM), 0o666)]
+            if isinstance(key, EllipticCurvePrivateKey):
+                private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+                files.insert(0, (key_path, private, 0o600))
+            for path, content, mode in files:
                 written.append(path)
                 write_atomically(path, content, mode)
     except BaseException:
