@@ -162,9 +162,9 @@ def answer_to(port: int, keys: Path, certificate: Path | None) -> bytes:
     return b""
 
 
-def flood_of_joins(port: int, certificate: Path) -> tuple[Head, bytes]:
+def flood_of_joins(port: int, certificate: Path, attempts: int = 40) -> tuple[Head, bytes]:
     """Begin to join and leave, over and over, and return what the server answers in the end."""
-    for _ in range(40):
+    for _ in range(attempts):
         with Peer(port, certificate) as peer:
             head, said = peer.hello()
             if head.kind == REFUSE:

@@ -18,6 +18,7 @@ from gyroscope.distributed.protocol import (
     HELLO,
     LONGEST_TEXT,
     READY,
+    ROUND,
     Head,
     MalformedMessageError,
     Offer,
@@ -79,7 +80,7 @@ class FakeOwner:
         self.calls.append("prepared")
         connection.state, connection.session = LINKED, SESSION
         connection.asked = STEP
-        connection.ask(STEP, bytes_of(torch.zeros(DIMENSION)))
+        connection.ask(STEP, Head(ROUND, STEP, size=4 * DIMENSION).pack() + bytes(4 * DIMENSION))
 
     def place_of_answer(self, connection: WorkerConnection) -> memoryview:
         return bytes_of(self.memory[HEAD_SIZE : HEAD_SIZE + ROW])

@@ -161,7 +161,19 @@ def test_a_flood_of_joins(rig: Rig) -> None:
     rig.until(lambda: rig.links.refusals.counts["unfinished"] == 10)
     rig.play()
     assert len([each for each in rig.of(Refused) if "could not join" in each.why]) == 5
-    assert rig.links._answers.shape[0] == 3
+    assert len(rig.links._answers) == 3
+
+
+def test_who_is_refused_for_joining_often_gets_in_later_though_it_kept_trying(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "_JOIN_SECONDS", 2.0)
+    certificate = rig.keys / "worker-2.crt"
+    assert flood_of_joins(rig.links.port, certificate)[0].step == LATER
+    end = time.monotonic() + 20
+    while flood_of_joins(rig.links.port, certificate, attempts=1)[0].kind == REFUSE:
+        assert time.monotonic() < end, "it tries again every tenth of a second, and is never let in"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from gyroscope.distributed.protocol import (
     PING,
     READY,
     REFUSE,
-    ROUND,
     UNKNOWN,
     Head,
     MalformedMessageError,
@@ -238,14 +237,18 @@ class WorkerConnection(asyncio.BufferedProtocol):
             self._outbox.append((memoryview(part), sent if number == len(filled) else None))
         self._write()
 
-    def ask(self, step: int, parameters: memoryview) -> None:
-        """Send the parameters of a step, and wait for its answer."""
+    def ask(self, step: int, message: bytes | memoryview) -> None:
+        """Send a ROUND, and wait for the answer to its step.
+
+        Head and parameters are one piece of memory, the same for all workers: a head by itself would wake a worker to
+        no purpose, or make a packet of its own.
+        """
 
         def sent() -> None:
             self.sent = step
 
         self.pending, self.since = step, time.monotonic()
-        self.post(Head(ROUND, step, self.session, len(parameters)).pack(), parameters, sent=sent)
+        self.post(message, sent=sent)
 
     def ping(self) -> None:
         """Show that this side is there, unless something is on its way that shows it."""

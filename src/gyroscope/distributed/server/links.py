@@ -32,10 +32,12 @@ from gyroscope.distributed.protocol import (
     LATER,
     NO_STEP,
     OFFER,
+    ROUND,
     TAKEN,
     UNKNOWN,
     WELCOME,
     Head,
+    Message,
     Offer,
     bytes_of,
     text_message,
@@ -59,7 +61,7 @@ _MOST_STRANGERS = 128
 at once. Beyond, the oldest of the address that has most of them goes: an honest worker needs a fraction of a second."""
 _CROWD_SECONDS = 0.002
 """A pause after each connection while there are many strangers: about a handshake's processor time."""
-_MOST_JOINS = 10
+_MOST_JOINS, _JOIN_SECONDS = 10, 60.0
 """Times that a worker may join within a minute: each costs the server its momentum to send, and lines in the log."""
 _TICK_SECONDS = 1.0
 
@@ -112,9 +114,11 @@ class Links:
         # A worker's last row stays where it came in: a worker that restarts continues with it. Then the next one needs
         # a place of its own.
         slots = 2 if offer.hands_momentum else 1
-        self._answers = torch.empty(offer.count, slots, offer.answer_values, dtype=offer.answer_dtype)
+        answers = torch.empty(offer.count, slots, offer.answer_values, dtype=offer.answer_dtype)
+        # With their bytes, once: every operation on a tensor may have to wait for the thread that plays the rounds.
+        self._answers = [[(values, bytes_of(values)) for values in each] for each in answers]
         self._turns = [0] * offer.count
-        self._parameters = tuple(torch.empty(offer.dimension, dtype=dtype) for _ in range(2))
+        self._rounds = tuple(Message(offer.dimension, dtype) for _ in range(2))
         self._slot, self._step = 0, NO_STEP
         self._momentum_of, self._patience = momentum_of, patience
         self.answer_bytes = offer.answer_values * offer.answer_dtype.itemsize
@@ -135,7 +139,9 @@ class Links:
             slow = min(by_slot.values(), key=lambda group: (len(group), group[0].asked))
             self._in_loop(self._drop(slow, f"still receives the parameters of step {slow[0].asked}")).result()
         self._slot, self._step = 1 if by_slot[0] else 0, step
-        self._parameters[self._slot].copy_(parameters)
+        message = self._rounds[self._slot]
+        message.values.copy_(parameters)
+        message.seal(ROUND, step, 0)
 
     def ask(self, workers: Iterable[int]) -> None:
         """Send these linked workers what was published last, and expect their answers."""
@@ -316,9 +322,12 @@ class Links:
         self._refuse(connection, "protocol", FINAL, f"what it says first cannot be read: {why}", None)
 
     def _may_join(self, number: int) -> bool:
+        # Attempts that are refused do not count, or a worker that tries again and again would never get in.
         now = time.monotonic()
-        self._joins[number] = [*(at for at in self._joins.get(number, []) if now - at < 60.0), now][-_MOST_JOINS - 1 :]
-        return len(self._joins[number]) <= _MOST_JOINS
+        recent = [at for at in self._joins.get(number, []) if now - at < _JOIN_SECONDS]
+        allowed = len(recent) < _MOST_JOINS
+        self._joins[number] = [*recent, now] if allowed else recent
+        return allowed
 
     def _refuse(self, connection: WorkerConnection, reason: Reason, code: int, why: str, worker: int | None) -> None:
         self.refusals.add(reason, connection.who, why, worker)
@@ -328,18 +337,18 @@ class Links:
         connection.state, connection.since = LINKED, time.monotonic()
         connection.session = secrets.randbits(62)
         step, momentum = self._momentum_of(connection.number)
-        payload = b"" if momentum is None else bytes(bytes_of(momentum.to(self._parameters[0].dtype).contiguous()))
+        payload = b"" if momentum is None else bytes(bytes_of(momentum.to(self._rounds[0].values.dtype).contiguous()))
         connection.post(Head(WELCOME, step, connection.session, len(payload)).pack(), payload)
         self._events.put(Joined(connection.number, connection.who))
 
     def place_of_answer(self, connection: WorkerConnection) -> memoryview:
-        return bytes_of(self._answers[connection.number, self._turns[connection.number]])
+        return self._answers[connection.number][self._turns[connection.number]][1]
 
     def answered(self, connection: WorkerConnection, step: int, loss: float) -> None:
         number = connection.number
-        turn = self._turns[number]
-        self._turns[number] = (turn + 1) % self._answers.shape[1]
-        self._events.put(Answered(number, step, loss, self._answers[number, turn]))
+        turn, slots = self._turns[number], self._answers[number]
+        self._turns[number] = (turn + 1) % len(slots)
+        self._events.put(Answered(number, step, loss, slots[turn][0]))
 
     def rejected(self, connection: WorkerConnection, why: str, logged: bool) -> None:
         self._events.put(Rejected(connection.number, why, logged))
@@ -355,9 +364,8 @@ class Links:
             self.refusals.add("certificate", connection.who, why)
 
     def _send_round(self, connections: list[WorkerConnection], step: int, slot: int) -> None:
-        parameters = bytes_of(self._parameters[slot])
         for connection in connections:
-            connection.ask(step, parameters)
+            connection.ask(step, self._rounds[slot].bytes)
 
     async def _drop(self, connections: list[WorkerConnection], why: str) -> None:
         for connection in connections:

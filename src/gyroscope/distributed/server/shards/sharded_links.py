@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ConfigError
-from gyroscope.distributed.protocol import NO_STEP, OPEN_SHARDS, Offer
+from gyroscope.distributed.protocol import NO_STEP, OPEN_SHARDS, ROUND, Head, Offer
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Refused, Rejected
 from gyroscope.distributed.server.links import MomentumOf
 from gyroscope.distributed.server.monitor import Link
@@ -47,7 +47,7 @@ class FrontLinks(QueuedLinks):
 
     def _tell(self, connections: list[Any], step: int) -> None:
         for connection in connections:
-            connection.ask(step, memoryview(b""))
+            connection.ask(step, Head(ROUND, step).pack())
 
 
 @dataclasses.dataclass
