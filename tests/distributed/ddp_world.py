@@ -28,7 +28,8 @@ from torch.utils.checkpoint import checkpoint
 from gyroscope import rules
 from gyroscope._core.errors import GyroscopeError
 from gyroscope._linalg import _kernels
-from gyroscope.distributed import RobustOptimizer, ddp, diloco, fsdp
+from gyroscope.distributed import RobustOptimizer, collectives, ddp, diloco, fsdp
+from gyroscope.distributed.collectives import Exchange
 from gyroscope.momentum import RobustAggregator, WorkerMomentum
 
 N = 5
@@ -377,6 +378,16 @@ def refused() -> list[str]:
     return found
 
 
+def totals(rank: int) -> tuple[Tensor, Tensor]:
+    """Return the sum of the ranks' tables, as of small ones and as of large ones."""
+    table = torch.randn(7, 7, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+    small, limit = Exchange().total(table), collectives._SMALL_BYTES
+    collectives._SMALL_BYTES = 0
+    large = Exchange().total(table)
+    collectives._SMALL_BYTES = limit
+    return small, large
+
+
 def live(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), N)
@@ -406,6 +417,7 @@ def live(rank: int, folder: Path) -> None:
     found["too many"] = too_many(rank)
     found["warned"] = [warned(rank, (0.9, 0.99)), warned(rank, (0.0, 0.99))]
     found["refused"] = refused()
+    found["totals"] = totals(rank)
     torch.save(found, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()

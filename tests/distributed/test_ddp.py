@@ -122,3 +122,12 @@ def test_what_cannot_work_is_refused(found: list[dict[str, Any]]) -> None:
     assert "Krum needs n >= 2f + 3" in infeasible
     assert "use scope='model'" in stateful
     assert "scope must be 'model' or 'bucket', got 'layer'" in unknown
+
+
+def test_small_and_large_tables_have_the_same_sum_on_all_ranks(found: list[dict[str, Any]]) -> None:
+    first, _ = found[0]["totals"]
+    tables = [
+        torch.randn(7, 7, generator=torch.Generator().manual_seed(rank), dtype=torch.float64) for rank in range(N)
+    ]
+    assert torch.allclose(first, torch.stack(tables).sum(dim=0), rtol=1e-12)
+    assert all(torch.equal(total, first) for one in found for total in one["totals"])

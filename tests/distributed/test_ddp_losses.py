@@ -52,15 +52,32 @@ def test_the_others_go_on_without_a_lost_rank(tmp_path: Path, fault: str) -> Non
     assert f"4 ok, rank {LOST} missing" in first["report"]
 
 
-def test_a_rank_that_is_started_again_joins_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["caf-history", "krum", "median"])
+def test_a_rank_that_is_started_again_joins_the_others(tmp_path: Path, rule: str) -> None:
+    """Also if its first attempt dies at the moment when the others let it in."""
     store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
-    ranks = {rank: start(store, rank, "wait", tmp_path) for rank in range(N)}
+    ranks = {rank: start(store, rank, f"wait {rule}", tmp_path) for rank in range(N)}
     ranks[LOST].wait(60)
     time.sleep(1)
-    ranks[LOST] = start(store, LOST, "back", tmp_path)
+    if rule == "krum":
+        start(store, LOST, f"die {rule}", tmp_path).wait(60)
+    ranks[LOST] = start(store, LOST, f"back {rule}", tmp_path)
     found = results(ranks, tmp_path)
     assert found[LOST]["began"] > elastic_world.AT
     assert len({one["steps"] for one in found.values()}) == 1
     first = found[0]["parameters"]
     assert all(torch.equal(one["parameters"], first) for one in found.values())
     assert "missing" not in found[0]["report"]
+
+
+@pytest.mark.parametrize("rule", ["median", "krum", "caf-history"])
+def test_a_rank_that_lost_the_end_of_a_step_gets_it_from_another(tmp_path: Path, rule: str) -> None:
+    found = {}
+    for fault in ("none", "lose"):
+        store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+        ranks = {rank: start(store, rank, f"{fault} {rule}", tmp_path) for rank in range(N)}
+        found[fault] = results(ranks, tmp_path)
+    undisturbed = found["none"][0]
+    for one in found["lose"].values():
+        assert torch.equal(one["parameters"], undisturbed["parameters"])
+        assert one["report"] == undisturbed["report"] and one["steps"] == STEPS

@@ -21,16 +21,17 @@ class BucketMomentum:
         """Momentum of parameters that no group has yet: from a saved state, or from groups that are no more."""
 
     def update(self, parameters: tuple[Tensor, ...], row: Tensor) -> Tensor:
-        """Accumulate the gradients of a group, and return the row to send."""
+        """Accumulate the gradients of a group, and return the row to send. It is valid until the next update."""
         if parameters not in self._momenta:
             self._momenta[parameters] = self._regrouped(parameters, row)
-        return self._momenta[parameters].update(row)
+        momentum = self._momenta[parameters]
+        return momentum.update(row, out=momentum.buffer)
 
     def by_parameter(self) -> dict[Tensor, Tensor]:
-        """Return each parameter's momentum, as views."""
+        """Return each parameter's momentum."""
         found = dict(self._carried)
         for group, momentum in self._momenta.items():
-            found.update(pieces_of(group, momentum.buffer))
+            found.update(_by_parameter(group, momentum))
         return found
 
     def load(self, by_parameter: dict[Tensor, Tensor]) -> None:
@@ -41,7 +42,7 @@ class BucketMomentum:
         """Return the momentum of a new group, with what its parameters had in other groups."""
         members = set(parameters)
         for group in [group for group in self._momenta if not members.isdisjoint(group)]:
-            self._carried.update(pieces_of(group, self._momenta.pop(group).buffer))
+            self._carried.update(_by_parameter(group, self._momenta.pop(group)))
         fresh = WorkerMomentum(self.mu, dampening=self.dampening)
         if not self._carried.keys().isdisjoint(members):
             fresh.buffer = torch.zeros_like(row)
@@ -51,9 +52,12 @@ class BucketMomentum:
         return fresh
 
 
-def pieces_of(parameters: Sequence[Tensor], vector: Tensor | None) -> dict[Tensor, Tensor]:
-    """Return each parameter's piece of a vector, as a view; none of no vector."""
-    if vector is None:
-        return {}
+def _by_parameter(group: Sequence[Tensor], momentum: WorkerMomentum) -> dict[Tensor, Tensor]:
+    saved = momentum.state_dict()
+    return pieces_of(group, saved["momentum"]) if saved else {}
+
+
+def pieces_of(parameters: Sequence[Tensor], vector: Tensor) -> dict[Tensor, Tensor]:
+    """Return each parameter's piece of a vector, as a view."""
     width = sum(parameter.numel() for parameter in parameters)
     return dict(zip(parameters, flat_parameters.split_like(vector[:width], list(parameters)), strict=True))

@@ -23,7 +23,11 @@ if TYPE_CHECKING:  # torch exports them, but does not tell the type checker so
 else:
     from torch.distributed import PrefixStore, ProcessGroupGloo, Store
 
-__all__ = ["Exchange", "PrefixStore", "ProcessGroupGloo", "Store"]  # the last three are imported from here by others
+__all__ = ["Exchange", "PrefixStore", "ProcessGroupGloo", "Store", "added_up"]  # three of them are torch's
+
+
+_SMALL_BYTES = 1 << 20
+"""What a rank may receive in one exchange rather than make two."""
 
 
 class Exchange:
@@ -40,6 +44,8 @@ class Exchange:
         self.group = group
         self.n = dist.get_world_size(group)
         self.rank = dist.get_rank(group)
+        self.members = list(range(self.n))
+        """The ranks that take part, in order."""
         if self.rank < 0:
             raise ConfigError("this rank is not in the process group given: only its members may take part")
 
@@ -70,14 +76,14 @@ class Exchange:
     def total(self, table: Tensor) -> Tensor:
         """Return the sum of all ranks' tables. The same bits on every rank.
 
-        Each rank alone adds up a part, in the order of the ranks, and all others receive its result. (An all_reduce may
-        add in another order on each rank, and one last bit decides which of two equal rows a rule selects.)
+        All ranks add up in the order of the ranks: small tables each rank as a whole, of large ones each rank a part
+        for all others. (An all_reduce may add in another order on each rank, and one last bit decides which of two
+        equal rows a rule selects.)
         """
+        if self.n * table.numel() * table.element_size() <= _SMALL_BYTES:  # one exchange, not two
+            return added_up(self.rows(table.reshape(-1))).view_as(table)
         flat = torch.nn.functional.pad(table.reshape(-1), (0, self.padded(table.numel()) - table.numel()))
-        parts = self.columns(flat)
-        mine = parts[0].clone()
-        for part in parts[1:]:
-            mine += part
+        mine = added_up(self.columns(flat))
         return self.joined(mine)[: table.numel()].view_as(table)
 
     def take_from_first(self, values: Tensor) -> None:
@@ -100,3 +106,11 @@ class Exchange:
                 "nothing, or its own error is the first one in the logs), then start all ranks again from what they "
                 "saved. Where ranks are only slow, give them more time: init_process_group(..., timeout=...)"
             ) from problem
+
+
+def added_up(parts: Tensor) -> Tensor:
+    """Return the sum of the rows, in their order."""
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return total

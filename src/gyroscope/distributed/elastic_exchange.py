@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core.errors import ExchangeError
-from gyroscope.distributed.collectives import Exchange, PrefixStore, ProcessGroupGloo, Store
+from gyroscope.distributed.collectives import Exchange, PrefixStore, ProcessGroupGloo, Store, added_up
 
 _ATTEMPTS = 5
 """How often the ranks that are left try to form a group."""
@@ -26,6 +27,31 @@ class Ranks(NamedTuple):
     """Through which ranks agree, such as a `torch.distributed.TCPStore`: in a process that outlives all ranks."""
     rank: int
     n: int
+
+
+class Standing(NamedTuple):
+    """How far the ranks are that have regrouped, as all of them know it."""
+
+    ahead: int
+    """How many steps the farthest rank has finished."""
+    behind: int
+    """How many the last one has; those that have just joined do not count."""
+    giver: int
+    """A rank that is as far as the farthest, and has the end of that step."""
+    host: int
+    """A rank that gives everything to those that have just joined; -1 where nobody has."""
+    admitted: int
+    """How many requests to join were answered."""
+
+
+class _Report(NamedTuple):
+    """What a rank says of itself when it regroups."""
+
+    finished: int
+    """Steps; -1 for a rank that has just joined."""
+    admitted: int
+    hosts: bool
+    """Whether it is between two steps, with all that those need who join."""
 
 
 class ElasticExchange(Exchange):
@@ -44,7 +70,6 @@ class ElasticExchange(Exchange):
         self.store, self.rank, self.n = ranks
         self.patience = patience
         self.members = list(range(self.n))
-        """The ranks that take part, in order."""
         self.generation = 0
         self._gloo: Any = None
         self.admitted = 0
@@ -72,11 +97,7 @@ class ElasticExchange(Exchange):
         return self._with_missing(self._gathered(row))
 
     def total(self, table: Tensor) -> Tensor:
-        parts = self._gathered(table.reshape(-1))
-        whole = parts[0].clone()
-        for part in parts[1:]:
-            whole += part
-        return whole.view_as(table)
+        return added_up(self._gathered(table.reshape(-1))).view_as(table)
 
     def take_from_first(self, values: Tensor) -> None:
         self.take_from(self.members[0], values)
@@ -85,6 +106,17 @@ class ElasticExchange(Exchange):
         """Overwrite the values with those of a rank."""
         with self._explained():
             self._gloo.broadcast(values, self.members.index(rank)).wait()
+
+    def given_by(self, giver: int, values: Mapping[str, Any], wanted: bool) -> Any:
+        """Return one rank's `values`, tensors on the CPU, numbers and text, on those that want them; None on others."""
+        data = io.BytesIO()
+        if self.rank == giver:
+            torch.save(values, data)
+        size = torch.tensor(len(data.getvalue()))
+        self.take_from(giver, size)
+        content = torch.frombuffer(bytearray(data.getvalue() or bytes(int(size))), dtype=torch.uint8)
+        self.take_from(giver, content)
+        return torch.load(io.BytesIO(content.numpy().tobytes()), "cpu", weights_only=True) if wanted else None
 
     def _gathered(self, piece: Tensor) -> Tensor:
         everyone = piece.new_empty(len(self.members), piece.numel())
@@ -102,15 +134,16 @@ class ElasticExchange(Exchange):
 
     # -- after a loss ------------------------------------------------------------------------------------------------
 
-    def regroup(self, finished: int, least: int) -> bool:
+    def regroup(self, finished: int, least: int, hosts: bool = False) -> Standing:
         """Agree with the other ranks that are left on who they are, and connect anew.
 
         Args:
-            finished: how many steps this rank has finished.
+            finished: how many steps this rank has finished; -1 if it has just joined.
             least: how many ranks must be left.
+            hosts: whether this rank can give everything to those that have just joined.
 
         Returns:
-            Whether another rank has finished a step more: then all had exchanged everything that it takes.
+            How far all of them are: some may have finished the step whose last exchange failed for others.
 
         Raises:
             ExchangeError: too few are left, the others have gone on without this rank, or the store is gone.
@@ -118,7 +151,7 @@ class ElasticExchange(Exchange):
         for _ in range(_ATTEMPTS):
             self._gloo = None  # closes the connections, so that those who still wait for this rank notice at once
             self.generation += 1
-            members, ahead = self._agree(finished)
+            members, standing = self._agree(_Report(finished, self.admitted, hosts))
             if self.rank not in members:
                 raise ExchangeError(
                     f"rank {self.rank} was silent for more than {self.patience:g} s, and the others have gone on "
@@ -136,7 +169,8 @@ class ElasticExchange(Exchange):
                 self._connect(members)
             except RuntimeError:  # one more was lost meanwhile
                 continue
-            return ahead > finished
+            self.admitted = standing.admitted
+            return standing
         raise ExchangeError(f"rank {self.rank} found no group after {_ATTEMPTS} attempts: ranks are lost too fast")
 
     # -- coming back -------------------------------------------------------------------------------------------------
@@ -146,36 +180,27 @@ class ElasticExchange(Exchange):
         with self._reaching_the_store():
             return self.store.add("joins", 0)
 
-    def admit(self, requests: int, finished: int, least: int) -> int:
-        """Let in the ranks that have asked to join. All members call it after the same step.
-
-        Returns:
-            The rank from which those let in take everything that they need.
-        """
-        giver, joining = self.members[0], set[int]()
+    def invite(self, requests: int) -> None:
+        """Let the ranks that have asked to join take part in the next regrouping. Members call it after a step."""
         answer = f"{self.generation};{','.join(map(str, self.members))};{requests}"
         with self._reaching_the_store():
-            for number in range(self.admitted, requests):
-                request = self.store.get(f"join{number + 1}").decode()
+            asked = [self.store.get(f"join{number + 1}").decode() for number in range(self.admitted, requests)]
+            joining = ",".join(request.partition(".")[0] for request in asked)
+            # Before this rank reports: whoever waits for its report also waits for those that it invites.
+            PrefixStore(f"generation{self.generation + 1}", self.store).set("joining", joining)
+            for request in asked:
                 self.store.set(f"admitted{request}", answer)
-                joining.add(int(request.partition(".")[0]))
         self.admitted = requests
-        self.members = sorted({*self.members, *joining})
-        self.regroup(finished, least)
-        return giver
 
-    def join(self, seconds: float) -> int:
-        """Ask the others to let this rank in, and wait until they do; return the rank from which to take everything."""
+    def join(self, seconds: float) -> None:
+        """Ask the others to let this rank in, and wait until they do. Then it can `regroup` with them."""
         request = f"{self.rank}.{self.start}"
         with self._reaching_the_store():
             self.store.set(f"join{self.store.add('joins', 1)}", request)
             self.store.wait([f"admitted{request}"], timedelta(seconds=seconds))
             generation, members, admitted = self.store.get(f"admitted{request}").decode().split(";")
-        known = [int(rank) for rank in members.split(",")]
         self.generation, self.admitted = int(generation), int(admitted)
-        self.members = sorted({*known, self.rank})
-        self.regroup(-1, 1)
-        return known[0]
+        self.members = sorted({*map(int, members.split(",")), self.rank})
 
     # -- the store ---------------------------------------------------------------------------------------------------
 
@@ -191,25 +216,30 @@ class ElasticExchange(Exchange):
                 "survives the loss of rank 0"
             ) from problem
 
-    def _agree(self, finished: int) -> tuple[list[int], int]:
-        """Return who is left, and how many steps the one that is farthest has finished."""
+    def _agree(self, report: _Report) -> tuple[list[int], Standing]:
+        """Return who is left, and how far they are."""
         store = PrefixStore(f"generation{self.generation}", self.store)
         with self._reaching_the_store():
-            store.set(f"finished{self.rank}", str(finished))
+            store.set(f"report{self.rank}", ",".join(map(str, map(int, report))))
             if store.add("first", 1) == 1:
-                reported = self._wait_for_reports(store)
-                store.set("members", f"{','.join(map(str, sorted(reported)))};{max(reported.values())}")
+                reports = self._wait_for_reports(store)
+                standing = ",".join(map(str, _standing(reports)))
+                store.set("members", f"{','.join(map(str, sorted(reports)))};{standing}")
             else:
                 store.wait(["members"], timedelta(seconds=3 * self.patience))
-            members, _, ahead = store.get("members").decode().partition(";")
-        return [int(rank) for rank in members.split(",")], int(ahead)
+            members, _, text = store.get("members").decode().partition(";")
+        return [int(rank) for rank in members.split(",")], Standing(*map(int, text.split(",")))
 
-    def _wait_for_reports(self, store: PrefixStore) -> dict[int, int]:
+    def _wait_for_reports(self, store: PrefixStore) -> dict[int, _Report]:
         end = time.monotonic() + self.patience
         while True:
-            there = [rank for rank in self.members if store.check([f"finished{rank}"])]
-            if len(there) == len(self.members) or time.monotonic() > end:
-                return {rank: int(store.get(f"finished{rank}")) for rank in there}
+            expected = set(self.members)
+            if store.check(["joining"]):
+                expected |= {int(rank) for rank in store.get("joining").decode().split(",")}
+            there = [rank for rank in sorted(expected) if store.check([f"report{rank}"])]
+            if len(there) == len(expected) or time.monotonic() > end:
+                texts = {rank: store.get(f"report{rank}").decode().split(",") for rank in there}
+                return {rank: _Report(int(a), int(b), c == "1") for rank, (a, b, c) in texts.items()}
             time.sleep(_POLL)
 
     def _connect(self, members: list[int]) -> None:
@@ -218,3 +248,12 @@ class ElasticExchange(Exchange):
         # torch.distributed's own functions know only groups that all ranks have made together.
         self._gloo = ProcessGroupGloo(prefix, mine, len(members), seconds)
         self.members = members
+
+
+def _standing(reports: Mapping[int, _Report]) -> Standing:
+    ahead = max(report.finished for report in reports.values())
+    behind = min((report.finished for report in reports.values() if report.finished >= 0), default=ahead)
+    giver = min(rank for rank, report in reports.items() if report.finished == ahead)
+    joined = any(report.finished < 0 for report in reports.values())
+    host = min((rank for rank, report in reports.items() if joined and report.hosts), default=-1)
+    return Standing(ahead, behind, giver, host, max(report.admitted for report in reports.values()))

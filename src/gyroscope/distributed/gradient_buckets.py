@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 from torch.futures import Future
 
@@ -30,5 +31,18 @@ class ExchangedPart:
     order: tuple[Tensor, ...]
     sent: Tensor
     buckets: Sequence[GradientBucket]
-    update: Any = None
-    """The `Update`, once the ranks have exchanged their rows."""
+    result: Tensor | None = None
+    """(d,): what takes the place of the gradients, once the ranks have exchanged their rows."""
+    weight: Tensor | None = None
+    notice: Tensor | None = None
+    """`ShardedAggregator.notice`."""
+
+    def hand_out(self) -> None:
+        """Give every bucket its part of the result."""
+        assert self.result is not None
+        if len(self.buckets) == 1 and self.order is self.buckets[0].parameters:
+            self.buckets[0].future.set_result(self.result)
+            return
+        results = pieces_of(self.order, self.result)
+        for bucket in self.buckets:
+            bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))

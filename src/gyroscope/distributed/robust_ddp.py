@@ -5,9 +5,9 @@ gradient -> momentum at the worker -> exchange -> rule -> parameter.grad, the sa
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
@@ -22,9 +22,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, ExchangeError
-from gyroscope.distributed.bucket_momentum import BucketMomentum, pieces_of
+from gyroscope.distributed.bucket_momentum import BucketMomentum
 from gyroscope.distributed.collectives import Exchange, PrefixStore
-from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks
+from gyroscope.distributed.elastic_exchange import ElasticExchange, Ranks, Standing
 from gyroscope.distributed.gradient_buckets import ExchangedPart, GradientBucket
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.second_momentum import warn_of_second_momentum
@@ -32,6 +32,8 @@ from gyroscope.distributed.sharded_aggregator import ShardedAggregator
 from gyroscope.rules import Rule, RuleState
 
 Scope = Literal["model", "bucket"]
+_LOOK_EVERY = 0.2
+"""Seconds between two looks for ranks that want to join."""
 
 
 def ddp(
@@ -62,7 +64,8 @@ def ddp(
             gradients and keeps their scale.
         scope: what a rule that compares whole rows compares: "model", whole gradients, which is what is proven of
             these rules; or "bucket", each of DDP's buckets by itself, during the backward pass and without a proof.
-            Rules that read columns always work bucket by bucket, because for them both are the same.
+            Rules that read columns work bucket by bucket in any case, because for them both are the same; with `ranks`
+            everything waits for the last bucket.
         seed: of a rule that draws at random; the same on every rank.
         patience: how many seconds a rank may be silent until the others go on without it; longer than a step takes.
             (With gloo. With NCCL a lost rank ends the job.)
@@ -115,7 +118,10 @@ class RobustDDP:
     ) -> None:
         self.rule = rules.parse(rule) if isinstance(rule, str) else rule
         self.f, self.mu = f, mu
-        self.by_bucket = self.rule.reads == "columns" or scope == "bucket"
+        # DDP orders parameters anew after a rank's first step: one that has just been started again has another order.
+        self.by_bucket = ranks is None and (self.rule.reads == "columns" or scope == "bucket")
+        if scope == "bucket" and ranks is not None:
+            raise ConfigError("ranks that may be started again have other buckets than the others: use scope='model'")
         if self.by_bucket and self.rule.uses:
             raise ConfigError(
                 f"the rule {self.rule} remembers whole rows, so it cannot work bucket by bucket: use scope='model'"
@@ -123,12 +129,19 @@ class RobustDDP:
         # Before ranks connect: one that gives up at once would look lost to the others.
         self.rule.check_feasible(ranks.n if ranks else dist.get_world_size(model.process_group), f)
         self.exchange = ElasticExchange(ranks, patience) if ranks else _exchange(model.process_group, patience)
-        self.aggregator = ShardedAggregator(self.exchange, self.rule, f, momentum="workers", seed=seed)
+        self.aggregator = ShardedAggregator(self.exchange, self.rule, f, momentum="workers", seed=seed, watch=True)
         self.verdicts = RankVerdicts(self.exchange.n, f)
         self._device: torch.device = next(model.module.parameters()).device
         self._module = model.module
+        self._restartable, self._looked = ranks is not None, -math.inf
         self._requests = 0
         """How many requests to join there have been, as all ranks know."""
+        self._joining = False
+        """Whether this rank was started again and does not have what the others have yet."""
+        self._last_result: Tensor | None = None
+        """The last part's result of the step before, for ranks that lost the end of that step."""
+        self._last_problem = ""
+        """What the end of that step raised."""
         self._names = {each: name for name, each in model.module.named_parameters() if each.requires_grad}
         self._momentum = BucketMomentum(mu, dampening)
         self._waiting: list[GradientBucket] = []
@@ -184,9 +197,7 @@ class RobustDDP:
         try:
             if self._problem is not None:
                 raise self._problem  # an earlier bucket of this step has failed
-            order = buckets[0].parameters if self.by_bucket else tuple(self._names)
-            gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
-            row = self._row([gradients[each] for each in order])
+            order, row = self._row(buckets)
             sent = self._momentum.update(order, row) if self.mu > 0 else row
             self._parts.append(ExchangedPart(order, sent, buckets))
             self._exchange_parts(last)
@@ -201,15 +212,31 @@ class RobustDDP:
         if last:
             finished, self._parts = self._parts, []
             for part in finished:
-                results = pieces_of(part.order, part.update.vector)
-                for bucket in part.buckets:
-                    bucket.future.set_result(torch.cat([results[each].reshape(-1) for each in bucket.parameters]))
+                part.hand_out()
+
+    def _row(self, buckets: Sequence[GradientBucket]) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return the parameters of these buckets, and their gradients in that order as one row.
+
+        DDP orders them anew after the first step. What a rule remembers of rows, and what ranks that are started again
+        exchange with others, has the order of the model.
+        """
+        if len(buckets) == 1 and not self.rule.uses and not self._restartable:
+            return buckets[0].parameters, buckets[0].buffer
+        kinds = {(bucket.buffer.dtype, bucket.buffer.device) for bucket in buckets}
+        if len(kinds) > 1:
+            raise ConfigError(
+                "the parameters must share one floating-point type and one device, got "
+                + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+            )
+        gradients = {each: piece for bucket in buckets for each, piece in bucket.pieces().items()}
+        order = tuple(self._names)
+        return order, torch.cat([gradients[each].reshape(-1) for each in order])
 
     def _exchange_parts(self, last: bool) -> None:
         """Exchange the parts of this step that have no result yet. After a loss, do all of them again without the lost.
 
-        A step is finished when all ranks have told each other what they have seen. A rank that finds another one a step
-        ahead has therefore exchanged everything, too, and only missed its end.
+        The last exchange of a step may succeed for some ranks and fail for others. Those that have finished the step
+        then give its end to those that have not.
         """
         before = (
             (self.aggregator.rounds, self.aggregator.rule_context().state) if self._before is None else self._before
@@ -218,56 +245,102 @@ class RobustDDP:
         while True:
             try:
                 for part in self._parts:
-                    if part.update is None:
-                        width = self.aggregator.width = len(part.sent)
-                        padding = self.exchange.padded(width) - width
-                        part.update = self.aggregator.step(
-                            torch.nn.functional.pad(part.sent, (0, padding)).unsqueeze(0)
-                        )
-                seen = self.exchange.rows(self._seen()) if last else None
+                    if part.result is None:
+                        self._exchange_part(part)
                 break
             except ExchangeError:
                 if not isinstance(self.exchange, ElasticExchange):
                     raise
-                if self.exchange.regroup(self.verdicts.steps, self.exchange.n - self.f):
-                    seen = None
-                    break
+                if self._regroup(self.exchange):
+                    if self._last_problem:
+                        raise ExchangeError(self._last_problem) from None
+                    return
                 self.aggregator.load_rule_state(*before)
                 for part in self._parts:
-                    part.update = None
+                    part.result = None
         if last:
-            weights = [part.update.weight for part in self._parts if part.update is not None]
-            known = [weight for weight in weights if weight is not None]
-            if seen is not None:
-                self._requests = int(seen[:, 2].nan_to_num().max())
-            self.verdicts.take(
-                None if seen is None else [Seen.of(row) for row in seen[:, :2].tolist()],
-                torch.stack(known).mean(dim=0) if known else None,
-            )
+            self._last_result = self._parts[-1].result
+            notices = [part.notice for part in self._parts if part.notice is not None]
+            squared = torch.stack(notices).sum(dim=0).tolist()[:-1]
+            self._requests = int(notices[-1][-1])
+            weights = [part.weight for part in self._parts if part.weight is not None]
+            seen = [
+                Seen(distance < math.inf, math.sqrt(distance), rank not in self.exchange.members)
+                for rank, distance in enumerate(squared)
+            ]
+            self._last_problem = ""
+            try:
+                self.verdicts.take(seen, torch.stack(weights).mean(dim=0) if weights else None)
+            except ExchangeError as problem:
+                self._last_problem = str(problem)
+                raise
 
-    def _seen(self) -> Tensor:
-        """Return what this rank tells the others: is its row finite, how far from the aggregate; and who wants in."""
-        squared = sum(
-            float(torch.linalg.vector_norm(part.sent - part.update.vector[: len(part.sent)], dtype=torch.float64)) ** 2
-            for part in self._parts
-            if part.update is not None
-        )
-        finite = math.isfinite(squared)
-        elastic, requests = self.exchange, 0
-        if isinstance(elastic, ElasticExchange) and elastic.rank == elastic.members[0]:
-            requests = elastic.requests()
-        told = [finite, math.sqrt(squared) if finite else math.inf, requests]
-        return torch.tensor(told, dtype=torch.float64).to(self._device)
+    def _exchange_part(self, part: ExchangedPart) -> None:
+        width = self.aggregator.width = len(part.sent)
+        padding = self.exchange.padded(width) - width
+        row = torch.nn.functional.pad(part.sent, (0, padding)) if padding else part.sent
+        self._look_for_requests()
+        update = self.aggregator.step(row.unsqueeze(0))
+        part.result, part.weight, part.notice = update.vector[:width], update.weight, self.aggregator.notice
 
-    def _row(self, pieces: Sequence[Tensor]) -> Tensor:
-        """Return the gradients as one row."""
-        kinds = {(piece.dtype, piece.device) for piece in pieces}
-        if len(kinds) > 1:
-            raise ConfigError(
-                "the parameters must share one floating-point type and one device, got "
-                + ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            )
-        return torch.cat([piece.reshape(-1) for piece in pieces])
+    def _look_for_requests(self) -> None:
+        """Let the first rank tell the others how many requests to join there have been."""
+        exchange, now = self.exchange, time.monotonic()
+        if not (self._restartable and isinstance(exchange, ElasticExchange) and now > self._looked + _LOOK_EVERY):
+            return
+        if exchange.rank == exchange.members[0]:
+            self._looked, self.aggregator.news = now, exchange.requests()
+
+    def _regroup(self, exchange: ElasticExchange, stateful: Mapping[str, Any] | None = None) -> bool:
+        """Go on without the ranks that are lost, and with those that join.
+
+        All that regroup do the same: who has finished a step gives its end to those that have not, then a rank that is
+        between two steps gives everything to those that join.
+
+        Args:
+            exchange: between the ranks.
+            stateful: as for `enter`, if this rank is between two steps.
+
+        Returns:
+            Whether this rank was given the end of its step by another.
+        """
+        given = False
+        while True:
+            finished, least = (-1, 1) if self._joining else (self.verdicts.steps, exchange.n - self.f)
+            standing = exchange.regroup(finished, least, hosts=stateful is not None and not self._joining)
+            try:
+                if standing.behind < standing.ahead:
+                    given |= self._share_end(exchange, standing)
+                if standing.host >= 0:
+                    self._share_everything(exchange, standing.host, stateful or {})
+            except ExchangeError:  # one more was lost: `regroup` ends this when too few are left
+                continue
+            return given
+
+    def _share_end(self, exchange: ElasticExchange, standing: Standing) -> bool:
+        """Give or take the end of a step; return whether this rank took it."""
+        wanted = not self._joining and self.verdicts.steps < standing.ahead
+        end = {"requests": self._requests, "result": self._last_result, "problem": self._last_problem}
+        given = exchange.given_by(standing.giver, {**self._alike(), **end}, wanted)
+        if wanted:
+            self._load_alike(given)
+            self._requests, self._last_problem = given["requests"], given["problem"]
+            self._last_result = self._parts[-1].result = given["result"].to(self._device)
+        return wanted
+
+    def _share_everything(self, exchange: ElasticExchange, host: int, stateful: Mapping[str, Any]) -> None:
+        """Give or take all that a rank needs that has just joined."""
+        mine: dict[str, Any] = {}
+        if exchange.rank == host:
+            states = {name: each.state_dict() for name, each in stateful.items()}
+            mine = {**self._alike(), "model": self._module.state_dict(), "stateful": states}
+        given = exchange.given_by(host, mine, self._joining)
+        if self._joining:
+            self._module.load_state_dict(given["model"])
+            self._load_alike(given)
+            for name, each in stateful.items():
+                each.load_state_dict(given["stateful"][name])
+            self._requests, self._joining = exchange.admitted, False
 
     def enter(self, seconds: float = 600.0, **stateful: Any) -> int:
         """Begin, or go on where the others are, if this rank has been started again.
@@ -283,7 +356,11 @@ class RobustDDP:
         if not isinstance(exchange, ElasticExchange):
             return self.verdicts.steps
         if exchange.start > 1:
-            self._take_everything(exchange.join(seconds), stateful)
+            self._joining = True
+            exchange.join(seconds)
+            self._regroup(exchange, stateful)
+            if self._joining:
+                raise ExchangeError(f"the others could not let rank {exchange.rank} in: start it again")
         else:
             for value in self._module.state_dict().values():
                 exchange.take_from_first(value)
@@ -297,34 +374,18 @@ class RobustDDP:
         """
         exchange = self.exchange
         if isinstance(exchange, ElasticExchange) and self._requests > exchange.admitted:
-            giver = exchange.admit(self._requests, self.verdicts.steps, exchange.n - self.f)
-            self._take_everything(giver, stateful)
+            exchange.invite(self._requests)
+            self._regroup(exchange, stateful)
 
-    def _take_everything(self, giver: int, stateful: Mapping[str, Any]) -> None:
-        """Send or receive what all ranks have alike: parameters, the rule's state, the verdicts, and what is given."""
-        exchange = self.exchange
-        assert isinstance(exchange, ElasticExchange)
-        data = io.BytesIO()
-        if exchange.rank == giver:
-            whole = {
-                "model": self._module.state_dict(),
-                "rule": self.aggregator.state_dict()["rule"],
-                "rounds": self.aggregator.rounds,
-                "verdicts": self.verdicts.state_dict(),
-                "stateful": {name: each.state_dict() for name, each in stateful.items()},
-            }
-            torch.save(whole, data)
-        size = torch.tensor(len(data.getvalue()))
-        exchange.take_from(giver, size)
-        values = torch.frombuffer(bytearray(data.getvalue() or bytes(int(size))), dtype=torch.uint8)
-        exchange.take_from(giver, values)
-        if exchange.start > 1 and self.verdicts.steps == 0:  # this rank has just been let in
-            whole = torch.load(io.BytesIO(values.numpy().tobytes()), weights_only=True)
-            self._module.load_state_dict(whole["model"])
-            self.aggregator.load_rule_state(whole["rounds"], whole["rule"])
-            self.verdicts.load_state_dict(whole["verdicts"])
-            for name, each in stateful.items():
-                each.load_state_dict(whole["stateful"][name])
+    def _alike(self) -> dict[str, Any]:
+        """Return what all ranks know alike after a step, but for the parameters."""
+        state = self.aggregator.state_dict()
+        return {"rule": state["rule"], "rounds": state["rounds"], "verdicts": self.verdicts.state_dict()}
+
+    def _load_alike(self, given: Mapping[str, Any]) -> None:
+        rule = {name: value.to(self._device) for name, value in given["rule"].items()}
+        self.aggregator.load_rule_state(given["rounds"], rule)
+        self.verdicts.load_state_dict(given["verdicts"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's state: momentum by the names of parameters, the rule's state, the verdicts.
