@@ -214,3 +214,19 @@ def test_gradients_that_diverge_are_measured_without_an_exception(
 ) -> None:
     """A run that diverges is recorded like any other: what leaves the range of numbers becomes inf or NaN."""
     assert len(walk(torch.tensor(means, dtype=dtype).unsqueeze(1), sigmas, 0.99)) == len(means)
+
+
+# --------------------------------------------------------------------------------------------- slips of the paper
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.9])
+def test_straightness_grows_to_twice_mu_over_one_minus_mu(mu: float) -> None:
+    """The paper says 1 / (1 - mu). With equal gradients of length 1 the sum is 2 mu / (1 - mu)."""
+    curvatures = walk(torch.ones(400, 1, dtype=torch.float64), [1.0] * 400, mu)
+    assert curvatures[-1].straightness == pytest.approx(2 * mu / (1 - mu))
+
+
+@given(mu=factors, t=st.integers(1, 40))
+def test_the_sum_in_the_last_bound_has_a_factor_mu(mu: float, t: int) -> None:
+    """The paper has (1 - mu^t) / (1 - mu) for the sum of mu^(t - u) over u = 0, ..., t - 1."""
+    assert sum(mu ** (t - u) for u in range(t)) == pytest.approx(mu * (1 - mu**t) / (1 - mu))

@@ -16,6 +16,7 @@ from gyroscope.experiments.claims import (
     CLAIMS,
     FAILS,
     HOLDS,
+    PARTLY,
     UNMEASURED,
     Claim,
     ClaimVerdict,
@@ -34,7 +35,9 @@ def made_up(config: Config, accuracy: float, ratio: float = 5.0) -> RunResult:
     steps = config.steps or 0
     at = numpy.arange(0, steps + 1, 5)
     run = RunResult(Path("nowhere"), config, "complete", steps)
-    evaluations = pandas.DataFrame({"step": at, "accuracy": numpy.minimum(accuracy, 0.1 + at / 100)})
+    classes = numpy.full(len(at), 1 if accuracy <= 0.1 else 4)
+    accuracies = numpy.minimum(accuracy, 0.1 + at / 100)
+    evaluations = pandas.DataFrame({"step": at, "accuracy": accuracies, "predicted_classes": classes})
     t = numpy.arange(steps)
     metrics = pandas.DataFrame(
         {
@@ -43,6 +46,9 @@ def made_up(config: Config, accuracy: float, ratio: float = 5.0) -> RunResult:
             "ratio_bound": numpy.full(steps, 0.01),
             "condition_holds": numpy.zeros(steps, dtype=bool),
             "straightness": numpy.where(t < 12, t / 10, numpy.cos(t)),
+            "sampled_deviation": numpy.full(steps, 1.0),
+            "sent_deviation": numpy.full(steps, 2.0),
+            "distance_from_start": numpy.full(steps, 1.0 if config.attack == "none" else 0.5),
         }
     )
     run.__dict__.update(evaluations=evaluations, metrics=metrics)  # where cached_property keeps them
@@ -68,7 +74,8 @@ def test_without_runs_nothing_is_measured() -> None:
 def test_with_the_whole_grid_every_claim_is_judged() -> None:
     verdicts = judge(CLAIMS, whole_paper(lambda config: 0.9))
     assert [verdict.id for verdict in verdicts if verdict.verdict == UNMEASURED] == []
-    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 47
+    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 54
+    assert sum(claim.duplicate for claim in CLAIMS) == 5
 
 
 def test_the_claims_follow_the_numbers() -> None:
@@ -88,6 +95,9 @@ def test_the_claims_follow_the_numbers() -> None:
     assert good["reduction-bulyan"].measured.startswith("x15.0")
     assert good["mnist-empire-half-krum-server"].verdict == HOLDS
     assert good["mnist-workers-never-worse"].verdict == HOLDS
+    assert good["mnist-empire-half-krum-workers"].verdict == HOLDS
+    assert good["mnist-empire-half-krum-workers"].measured.startswith("server 1 to 1 classes, workers 4 to 4 classes")
+    assert good["variance-workers"].verdict == good["empire-shortens"].verdict == HOLDS
 
     def the_other_way(config: Config) -> float:
         return 0.97 if config.attack == "none" or config.momentum == "server" else 0.90
@@ -109,11 +119,12 @@ def test_ratios_are_compared_between_placements_and_rates() -> None:
     assert verdicts["ratio-rate"].verdict == FAILS  # equal at both rates is not lower
 
 
-def test_steps_of_a_dead_model_do_not_count_for_the_condition() -> None:
+def test_all_steps_count_for_the_condition() -> None:
+    """The paper counts all of them, also those of a model that is useless."""
     run = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=24), 0.1)
     run.metrics["condition_holds"] = True
     assert checks.useless_from(run) == 0
-    assert variance_ratio.condition_steps(run) == 0
+    assert variance_ratio.condition_steps(run) == len(run.metrics)
     alive = made_up(Config(task="mnist", rule="krum", attack="empire", byzantine=12), 0.9)
     alive.metrics.loc[:6, "condition_holds"] = True
     assert variance_ratio.condition_steps(alive) == 7
@@ -142,11 +153,12 @@ def test_the_longer_of_two_reproductions_counts_and_a_shorter_one_is_remarked() 
             for setup in grid.with_seeds(setups, [1])
         ]
 
+    assert by_id(judge(CLAIMS, runs(300, 0.85)))["mnist-little-quarter-server-krum"].note == ""
     for together in (runs(300, 0.85) + runs(100, 0.5), runs(100, 0.5) + runs(300, 0.85)):
         verdict = by_id(judge(CLAIMS, together))["mnist-little-quarter-server-krum"]
         assert verdict.measured == "12.0 ± 0.0 points" and verdict.note == ""
     verdict = by_id(judge(CLAIMS, runs(100, 0.85)))["mnist-little-quarter-server-krum"]
-    assert verdict.note == "mnist, 100 steps"
+    assert verdict.note == "at reduced size: mnist, 100 steps"
 
 
 @pytest.mark.parametrize("steps", [1, 4, 20])
@@ -164,3 +176,41 @@ def test_seeds_are_paired() -> None:
     runs = [run for run in whole_paper(accuracy) if not (run.config.momentum == "server" and run.config.seed == 1)]
     gain = by_id(judge(CLAIMS, runs))["mnist-empire-half-median-gain"]
     assert gain.measured == "rate 0.5: 0.0 ± 0.0, rate 0.02: 0.0 ± 0.0 points"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "id", "settings"),
+    [
+        ("mnist-little-*-f_24-*", "mnist-workers-never-worse", "8 of 36 settings"),
+        ("mnist-empire-krum-f_24-lr_0.5-*", "mnist-empire-half-krum-workers", "2 of 4 settings"),
+        ("mnist-little-krum-f_12-lr_0.5-at_update", "straightness-then", "1 of 40 settings"),
+        ("mnist-*", "condition-rare", "40 of 80 settings"),
+        ("mnist-*", "cifar10-little-half-substantial", "3 of 6 settings"),
+    ],
+)
+def test_a_part_of_the_grid_gives_no_verdict(pattern: str, id: str, settings: str) -> None:
+    setups = grid.with_seeds(grid.only(grid.paper("mnist"), [pattern]), [1])
+    verdict = by_id(judge(CLAIMS, [made_up(setup.config, 0.9) for setup in setups]))[id]
+    assert (verdict.verdict, verdict.measured) == (PARTLY, settings)
+    assert "needs the runs of" in verdict.note
+
+
+def test_every_claim_names_settings_of_the_paper() -> None:
+    keys = {grid.PaperKey.of(setup.config) for task in grid.PAPER for setup in grid.paper(task, rescore=True)}
+    for claim in CLAIMS:
+        assert claim.check.settings and set(claim.check.settings) <= keys, claim.id
+
+
+def test_a_short_complete_grid_counts_rather_than_a_long_part_of_one() -> None:
+    whole = [made_up(run.config, 0.9) for run in grid.with_seeds(grid.paper("mnist", steps=100), [1])]
+    part = [made_up(run.config, 0.2) for run in grid.with_seeds(grid.paper("mnist")[:3], [1])]
+    verdict = by_id(judge(CLAIMS, whole + part))["mnist-workers-never-worse"]
+    assert verdict.verdict == HOLDS and verdict.note == "at reduced size: mnist, 100 steps"
+
+
+def test_runs_without_the_number_of_classes_leave_that_claim_unmeasured() -> None:
+    runs = whole_paper(lambda config: 0.9)
+    for run in runs:
+        del run.evaluations["predicted_classes"]
+    verdict = by_id(judge(CLAIMS, runs))["mnist-empire-half-krum-workers"]
+    assert verdict.verdict == UNMEASURED and "predicted_classes" in verdict.note

@@ -57,7 +57,7 @@ def test_every_promised_file_is_there_and_pandas_reads_the_tables(made: Path) ->
     missing = ["at_workers", *(name for name in metrics if name.endswith("_previous"))]
     assert metrics.drop(columns=missing).notna().all(axis=None)
     evaluations = pandas.read_csv(made / "evaluations.csv")
-    assert tuple(evaluations.columns) == ("step", "accuracy", "correct", "samples", "test_loss")
+    assert tuple(evaluations.columns) == ("step", "accuracy", "correct", "samples", "test_loss", "predicted_classes")
     assert list(evaluations["step"]) == [0, 5, 10, 15, 20]
     assert (evaluations["samples"] == 359).all()
     assert numpy.allclose(evaluations["accuracy"], evaluations["correct"] / 359)

@@ -171,6 +171,14 @@ def test_targets_that_count_for_nothing_are_not_counted() -> None:
     assert row["test_loss"] == pytest.approx(float(F.cross_entropy(outputs, targets)))
 
 
+@pytest.mark.parametrize("classes", [1, 3])
+def test_the_classes_that_a_model_gives_are_counted(classes: int) -> None:
+    outputs = torch.zeros(30, 5)
+    outputs[range(30), torch.arange(30) % classes] = 1.0
+    test = TaskTest(gy.Split(outputs, torch.randint(5, (30,))), METRICS["accuracy"], F.cross_entropy)
+    assert test.row(0, nn.Identity(), 0)["predicted_classes"] == classes
+
+
 def test_a_cost_is_a_number_also_where_both_sides_are_lost() -> None:
     loss = METRICS["loss"]
     assert loss.cost(math.inf, math.inf) == 0 and loss.cost(1.0, math.inf) == math.inf

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyroscope._core.errors import GyroscopeError, RunDirectoryError
+from gyroscope._core.foreign_text import shortened
 from gyroscope._core.optional import extra
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import Config
@@ -110,7 +111,13 @@ class SetupResult:
         return statistics.fmean(self.each(quantity))
 
 
-def scan(folder: Path, pattern: str = "*") -> Iterator[tuple[Path, Config, dict[str, Any]]]:
+OnProblem = Callable[[Path, str], None]
+"""Called with a run directory that is left out, and why."""
+
+
+def scan(
+    folder: Path, pattern: str = "*", on_problem: OnProblem = lambda path, why: None
+) -> Iterator[tuple[Path, Config, dict[str, Any]]]:
     """Yield (path, configuration, content of status.json) of each run directory whose path fits the pattern.
 
     Directories that are no runs, or of which too little can be read, are left out.
@@ -119,21 +126,48 @@ def scan(folder: Path, pattern: str = "*") -> Iterator[tuple[Path, Config, dict[
         try:
             status = json.loads((path.parent / run_dir.STATUS).read_text(encoding="utf-8"))
             found = path.parent, Config.load(path), {"status": status["status"], **status}
-        except (OSError, ValueError, KeyError, TypeError, GyroscopeError):
+        except (OSError, ValueError, KeyError, TypeError, GyroscopeError) as problem:
+            on_problem(path.parent, shortened(f"{type(problem).__name__}: {problem}", 160))
             continue
         yield found
 
 
-def load(folder: str | Path) -> list[RunResult]:
-    """Return all ended runs below the folder, in the order of their names."""
+def load(folder: str | Path, on_problem: OnProblem | None = None) -> list[RunResult]:
+    """Return all ended runs below the folder, in the order of their names.
+
+    Args:
+        folder: where to look.
+        on_problem: if given, a run whose tables cannot be read is left out, too, and each that is left out is reported.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise RunDirectoryError(f"{folder} is not a folder of runs")
-    return [
-        RunResult(path, config, status["status"], int(status["step"]))
-        for path, config, status in scan(folder, "**")
-        if status["status"] in ENDED and "step" in status
-    ]
+    report = on_problem or (lambda path, why: None)
+    found = []
+    for path, config, status in scan(folder, "**", report):
+        if status["status"] in ENDED and "step" in status:
+            run = RunResult(path, config, status["status"], int(status["step"]))
+            if on_problem is None or not (why := _damage(run)):
+                found.append(run)
+            else:
+                report(path, why)
+    return found
+
+
+def _damage(run: RunResult) -> str:
+    """Return why a run's tables cannot be used; empty if they can."""
+    columns = {"evaluations": ["step", run.metric.name], "metrics": ["step"]}
+    for table, needed in columns.items():
+        try:
+            frame = getattr(run, table)
+            for column in needed:
+                if not frame[column].map(lambda value: isinstance(value, (int, float))).all():
+                    return f"{table}.csv is damaged: {column} is not a number everywhere"
+        except Exception as problem:  # whatever pandas has for damaged files
+            return f"{table}.csv cannot be read ({shortened(f'{type(problem).__name__}: {problem}', 120)})"
+        if table == "evaluations" and not len(frame):
+            return "evaluations.csv is empty"
+    return ""
 
 
 def group(runs: Iterable[RunResult]) -> list[SetupResult]:

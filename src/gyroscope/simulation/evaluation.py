@@ -13,7 +13,7 @@ from gyroscope._core import random_streams
 from gyroscope._linalg import linear_layers
 from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.metrics import Number
-from gyroscope.simulation.task_metric import ACCURACY, TaskMetric, metric_for
+from gyroscope.simulation.task_metric import ACCURACY, TaskMetric, chosen_classes, metric_for
 from gyroscope.simulation.tasks import Task
 
 _CPU_VALUES, _GPU_VALUES = 400_000, 8_000_000
@@ -45,6 +45,7 @@ class TaskTest:
             "test_loss": found.loss,
             "samples": len(self.samples),
             "correct": round(found.value * found.predictions) if self.metric == ACCURACY and found.predictions else 0,
+            "predicted_classes": found.classes,
             self.metric.name: found.value,
         }
         return {column: known[column] for column in self.metric.columns()}
@@ -57,6 +58,9 @@ class Evaluation:
     value: float
     loss: float
     predictions: int
+    classes: int = 0
+    """How many different classes the model gives to some sample, where accuracy is measured: 1 if its output does not
+    depend on its input."""
 
 
 @torch.inference_mode()
@@ -71,6 +75,7 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
     samples, metric = test.samples, test.metric
     total = torch.zeros((), dtype=torch.float64, device=samples.targets.device)  # read once: no waiting for a GPU
     losses, weights, predictions = torch.zeros_like(total), torch.zeros_like(total), 0
+    seen: Tensor | None = None
     outputs_of = linear_layers.forward(model)
     values = _CPU_VALUES if samples.inputs.device.type == "cpu" else _GPU_VALUES
     widest = samples.inputs[0].numel()
@@ -88,7 +93,11 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
             scored, count = metric.batch_total(outputs, targets)
             total += scored
             predictions += count
+        if metric == ACCURACY:
+            seen = torch.zeros(max(outputs.shape[1:]), dtype=torch.bool, device=total.device) if seen is None else seen
+            seen[chosen_classes(outputs, targets)] = True
     loss = float(losses / weights)
     if metric.of_loss is not None:
         return Evaluation(metric.of_loss(loss), loss, len(samples))
-    return Evaluation(float(total) / predictions if predictions else math.nan, loss, predictions)
+    classes = 0 if seen is None else int(seen.sum())
+    return Evaluation(float(total) / predictions if predictions else math.nan, loss, predictions, classes)

@@ -162,8 +162,11 @@ class _Products:
 
 def _mean_loss(losses: Tensor) -> float:
     """Return the mean over the workers whose loss is finite, or over all where none is."""
+    mean = float(losses.mean())
+    if math.isfinite(mean):
+        return mean
     finite = losses[losses.isfinite()]
-    return float((finite if len(finite) else losses).mean())
+    return float(finite.mean()) if len(finite) else mean
 
 
 def _mean(rows: Tensor) -> Tensor | None:

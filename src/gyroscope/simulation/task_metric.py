@@ -82,8 +82,8 @@ class TaskMetric:
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns of evaluations.csv; the metric is the second one."""
-        counts = ("correct", "samples") if self == ACCURACY else ("samples",)
-        return tuple(dict.fromkeys(("step", self.name, *counts, "test_loss")))
+        counts, more = (("correct", "samples"), ("predicted_classes",)) if self == ACCURACY else (("samples",), ())
+        return tuple(dict.fromkeys(("step", self.name, *counts, "test_loss", *more)))
 
     def batch_total(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, int]:
         """Return the sum of the scores of a batch, in float64, and how many they are.
@@ -129,6 +129,14 @@ class TaskMetric:
 def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return for each target that is a class whether it has the largest output. Negative targets count for nothing.
 
+    Args and Raises: as of `chosen_classes`.
+    """
+    return (chosen_classes(outputs, targets) == targets)[targets >= 0]
+
+
+def chosen_classes(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the class with the largest output for each target.
+
     Args:
         outputs: a number per class: (B, C) for targets (B,); (B, C, ...), as `cross_entropy` takes them, or (B, ..., C)
             for targets (B, ...). Where both fit, the classes are in the second dimension.
@@ -141,7 +149,7 @@ def class_hits(outputs: Tensor, targets: Tensor) -> Tensor:
         for dim in (1, -1):
             chosen = outputs.argmax(dim=dim)
             if chosen.shape == targets.shape:
-                return (chosen == targets)[targets >= 0]
+                return chosen
     raise DataError(
         f"accuracy needs an output for each class, (B, C) for targets (B,) or (B, C, T) for targets (B, T), got "
         f"outputs {tuple(outputs.shape)} for {targets.dtype} targets {tuple(targets.shape)}: choose another metric, "
@@ -163,7 +171,7 @@ def _perplexity(loss: float) -> float:
     return math.exp(loss) if loss < 700 else math.inf
 
 
-_RESERVED = {"step", "correct", "samples", *COLUMNS}
+_RESERVED = {"step", "correct", "samples", "predicted_classes", *COLUMNS}
 """Names of other columns, and of TensorBoard's scalars."""
 ACCURACY = TaskMetric("accuracy", "higher", class_hits, percent=True)
 METRICS = {

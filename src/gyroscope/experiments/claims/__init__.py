@@ -7,8 +7,18 @@ from the paper's words: "no tangible effect" is a loss of at most 2 points, "as 
 from __future__ import annotations
 
 from gyroscope.experiments.claims import cifar10, mnist, variance_ratio
-from gyroscope.experiments.claims.checks import FAILS, HOLDS, UNMEASURED, VERDICTS, Claim, ClaimVerdict, judge
+from gyroscope.experiments.claims.checks import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    UNMEASURED,
+    VERDICTS,
+    Claim,
+    ClaimVerdict,
+    judge,
+    summary,
+)
 
 CLAIMS: tuple[Claim, ...] = (*mnist.CLAIMS, *variance_ratio.CLAIMS, *cifar10.CLAIMS)
 
-__all__ = ["CLAIMS", "FAILS", "HOLDS", "UNMEASURED", "VERDICTS", "Claim", "ClaimVerdict", "judge"]
+__all__ = ["CLAIMS", "FAILS", "HOLDS", "PARTLY", "UNMEASURED", "VERDICTS", "Claim", "ClaimVerdict", "judge", "summary"]

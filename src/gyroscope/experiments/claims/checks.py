@@ -12,21 +12,37 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gyroscope.experiments.grid import BASELINE, PAPER, PLACES, PaperKey, is_from_paper
+from gyroscope.experiments.grid import BASELINE, PAPER, PaperKey, is_from_paper, paper
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.tasks import TASKS
 
-HOLDS, FAILS, UNMEASURED = "holds", "does not hold", "not measured"
-VERDICTS = {HOLDS: "✓", FAILS: "✗", UNMEASURED: "–"}
+HOLDS, FAILS, PARTLY, UNMEASURED = "holds", "does not hold", "partly measured", "not measured"
+VERDICTS = {HOLDS: "✓", FAILS: "✗", PARTLY: "◐", UNMEASURED: "–"}
 """Every verdict, with its symbol in tables."""
 USELESS = 0.15
 """A model of ten classes whose accuracy stays at or below this has learned nothing."""
 
-Check = Callable[["PaperResults"], tuple[str, bool]]
-"""Returns what was measured, in words, and whether it meets the threshold; raises MissingRunsError without the runs."""
-SetupQuantity = Callable[["PaperResults", PaperKey], list[float]]
-"""A number per seed of one of the paper's setups."""
+Settings = tuple[PaperKey, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """How a claim is judged. There is a verdict only where all of its settings were run."""
+
+    settings: Settings
+    """What the claim is about."""
+    judge: Callable[[PaperResults], tuple[str, bool]]
+    """Returns what was measured, in words, and whether it meets the threshold; MissingRunsError where runs are too
+    short, or do not have what is measured."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SetupQuantity:
+    """A number per seed of one of the paper's setups, and which setups it is computed from."""
+
+    of: Callable[[PaperResults, PaperKey], list[float]]
+    needs: Callable[[PaperKey], Settings] = lambda key: (key,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +59,16 @@ class Claim:
     """The paper's own figure."""
     threshold: str
     check: Check
+    duplicate: bool = False
+    """Whether it repeats another claim for a reading of Bulyan that is not among the paper's runs."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ClaimVerdict(Claim):
     """A claim, what we measured, and whether it holds."""
 
-    measured: str
-    verdict: str
+    measured: str = "-"
+    verdict: str = UNMEASURED
     note: str = ""
 
 
@@ -61,52 +79,62 @@ class MissingRunsError(LookupError):
 class PaperResults:
     """The results of the paper's setups by their hyperparameters; all other runs are ignored.
 
-    Of a setup that was run at several lengths or widths, the runs with the most steps count.
+    Of a task that was run at several sizes (steps, width) one counts, so that what is compared is comparable: the one
+    with the most settings, and of those the one with the most steps.
     """
 
     def __init__(self, runs: Iterable[RunResult]) -> None:
-        self._setups: dict[PaperKey, SetupResult] = {}
+        by_size: dict[str, dict[tuple[str, int], dict[PaperKey, SetupResult]]] = {}
         for setup in group(runs):
             if is_from_paper(setup.config):
-                key = PaperKey.of(setup.config)
-                other = self._setups.get(key)
-                if other is None or (other.config.steps or 0) < (setup.config.steps or 0):
-                    self._setups[key] = setup
+                key, size = PaperKey.of(setup.config), (setup.config.task, setup.config.steps or 0)
+                by_size.setdefault(key.task, {}).setdefault(size, {})[key] = setup
+        self._setups: dict[PaperKey, SetupResult] = {}
+        for sizes in by_size.values():
+            self._setups.update(sizes[max(sizes, key=lambda size: (len(sizes[size]), size[1], size[0]))])
 
     def get(self, key: PaperKey) -> SetupResult:
         """Return the results of a setup; raise MissingRunsError where it was not run."""
         if key not in self._setups:
-            raise MissingRunsError(f"{key.task} {key.attack} {key.rule} f={key.f} lr={key.lr:g} {key.place}")
+            raise MissingRunsError(str(key))
         return self._setups[key]
 
-    def attacked(self, task: str, rescored: bool = True) -> dict[PaperKey, SetupResult]:
-        """Return the setups of a task under attack, those of Bulyan with rescoring only if `rescored`."""
-        return {
-            key: setup
-            for key, setup in self._setups.items()
-            if key.task == task and key.attack != NO_ATTACK and (rescored or "rescore" not in key.rule)
-        }
+    def missing(self, settings: Iterable[PaperKey]) -> list[PaperKey]:
+        """Return those of the settings that were not run."""
+        return [key for key in dict.fromkeys(settings) if key not in self._setups]
 
-    def shortened(self, task: str) -> str:
+    def runs(self, settings: Iterable[PaperKey]) -> list[RunResult]:
+        return [run for key in settings for run in self.get(key).runs]
+
+    def size(self, task: str) -> str:
         """Return a remark where the task was not run in full."""
         full = TASKS[task].defaults.steps
         sizes = {(setup.config.task, setup.config.steps) for key, setup in self._setups.items() if key.task == task}
-        return "; ".join(sorted(f"{spec}, {steps} steps" for spec, steps in sizes if spec != task or steps != full))
+        return "; ".join(
+            f"at reduced size: {spec}, {steps} steps" for spec, steps in sizes if (spec, steps) != (task, full)
+        )
 
-    def placement_pairs(self, task: str) -> list[tuple[SetupResult, SetupResult]]:
-        """Return (server, workers) of every setting of a task that was run with both placements.
 
-        Krum against `empire` with half of the workers Byzantine, the paper's own exception, is left out.
-        """
-        found = []
-        for key, server in self.attacked(task, rescored=False).items():
-            if key.place == "server" and (key.rule, key.attack, key.f) != ("krum", "empire", PAPER[task][0]):
-                workers = self._setups.get(dataclasses.replace(key, place="workers"))
-                if workers and workers.config == dataclasses.replace(server.config, momentum="workers"):
-                    found.append((server, workers))
-        if not found:
-            raise MissingRunsError(f"{task} with both placements")
-        return found
+def attacked(task: str) -> Settings:
+    """Return the paper's 40 settings of a task under attack."""
+    keys = (PaperKey.of(setup.config) for setup in paper(task))
+    return tuple(key for key in keys if key.attack != NO_ATTACK)
+
+
+def placement_pairs(task: str, exception: bool = True) -> list[tuple[PaperKey, PaperKey]]:
+    """Return (server, workers) of every attacked setting of a task.
+
+    Args:
+        task: `mnist` or `cifar10`.
+        exception: Leave out Krum against `empire` with half of the workers Byzantine, which the paper exempts from what
+            it says of accuracy.
+    """
+    return [
+        (key, dataclasses.replace(key, place="workers"))
+        for key in attacked(task)
+        if key.place == "server"
+        and not (exception and (key.rule, key.attack, key.f) == ("krum", "empire", PAPER[task][0]))
+    ]
 
 
 def judge(claims: Sequence[Claim], runs: Iterable[RunResult]) -> list[ClaimVerdict]:
@@ -114,15 +142,38 @@ def judge(claims: Sequence[Claim], runs: Iterable[RunResult]) -> list[ClaimVerdi
     results = PaperResults(runs)
     verdicts = []
     for claim in claims:
-        try:
-            measured, holds = claim.check(results)
-            verdict = HOLDS if holds else FAILS
-            remarks = [results.shortened(task) for task in TASKS if task in claim.id or task in claim.statement.lower()]
-            note = "; ".join(filter(None, remarks))
-        except MissingRunsError as gap:
-            measured, verdict, note = "-", UNMEASURED, f"needs the runs of {gap}"
-        verdicts.append(ClaimVerdict(**vars(claim), measured=measured, verdict=verdict, note=note))
+        settings = dict.fromkeys(claim.check.settings)
+        missing = results.missing(settings)
+        tasks = sorted({key.task for key in settings})
+        note = "; ".join(filter(None, (results.size(task) for task in tasks if len(missing) < len(settings))))
+        measured, verdict = "-", UNMEASURED
+        if missing:
+            if len(missing) < len(settings):
+                measured, verdict = f"{len(settings) - len(missing)} of {len(settings)} settings", PARTLY
+            others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
+            note = "; ".join(filter(None, (note, f"needs the runs of {missing[0]}{others}")))
+        else:
+            try:
+                measured, holds = claim.check.judge(results)
+                verdict = HOLDS if holds else FAILS
+            except MissingRunsError as gap:
+                note = f"needs the runs of {gap}"
+        facts = {field.name: getattr(claim, field.name) for field in dataclasses.fields(claim)}
+        verdicts.append(ClaimVerdict(**facts, measured=measured, verdict=verdict, note=note))
     return verdicts
+
+
+def summary(verdicts: Sequence[ClaimVerdict]) -> str:
+    """Return how many claims hold; apart, those for a reading of Bulyan that is not among the paper's runs."""
+    own, others = ([v for v in verdicts if v.duplicate is duplicate] for duplicate in (False, True))
+    text = f"{len(own)} claims: {_counts(own)}"
+    return f"{text}; {len(others)} again for Bulyan with rescoring: {_counts(others)}" if others else text
+
+
+def _counts(verdicts: Sequence[ClaimVerdict]) -> str:
+    plurals = {HOLDS: "hold", FAILS: "do not hold"}
+    counts = {word: sum(v.verdict == word for v in verdicts) for word in VERDICTS}
+    return ", ".join(f"{n} {word if n == 1 else plurals.get(word, word)}" for word, n in counts.items() if n)
 
 
 def compare(
@@ -140,40 +191,49 @@ def compare(
     values = [(value,) if isinstance(value, (str, int, float)) else tuple(value) for value in axes.values()]
     cases = [dict(zip(axes, combination, strict=True)) for combination in itertools.product(*values)]
 
-    def check(results: PaperResults) -> tuple[str, bool]:
-        found = {label.format(**case): quantity(results, PaperKey(**case)) for case in cases}
+    keys = [PaperKey(**case) for case in cases]
+
+    def judge(results: PaperResults) -> tuple[str, bool]:
+        found = {label.format(**case): quantity.of(results, key) for case, key in zip(cases, keys, strict=True)}
         means = [statistics.fmean(numbers) for numbers in found.values()]
         return labelled(found) + unit, not any(map(math.isnan, means)) and holds(*means)
 
-    return check
+    return Check(tuple(needed for key in keys for needed in quantity.needs(key)), judge)
 
 
-def accuracy(results: PaperResults, key: PaperKey) -> list[float]:
-    """Return the maximum accuracies in percent."""
-    return results.get(key).each(lambda run: 100 * run.max_accuracy)
-
-
-def loss(results: PaperResults, key: PaperKey) -> list[float]:
-    """Return the points of maximum accuracy lost to the attack, for each seed that the unattacked average has too."""
-    unattacked = dataclasses.replace(key, attack=NO_ATTACK, rule=BASELINE, f=0)
-    return _differences(results, key, unattacked)
-
-
-def gain(results: PaperResults, key: PaperKey, final: bool = False) -> list[float]:
-    """Return the points of maximum (or final) accuracy that momentum at the workers adds to that at the server."""
-    server, workers = (dataclasses.replace(key, place=place) for place in PLACES)
-    return _differences(results, server, workers, final)
-
-
-def median_margin(results: PaperResults, key: PaperKey) -> list[float]:
-    """Return the points of maximum accuracy that Median is above Krum."""
-    krum, median = (dataclasses.replace(key, rule=rule) for rule in ("krum", "median"))
-    return _differences(results, krum, median)
+def unattacked(key: PaperKey) -> PaperKey:
+    """Return the average without an attack that a setting is compared with."""
+    return dataclasses.replace(key, attack=NO_ATTACK, rule=BASELINE, f=0)
 
 
 def each(function: Callable[[RunResult], float]) -> SetupQuantity:
     """Return the quantity that the function computes from each run."""
-    return lambda results, key: results.get(key).each(function)
+    return SetupQuantity(lambda results, key: results.get(key).each(function))
+
+
+def difference(
+    first: Callable[[PaperKey], PaperKey], second: Callable[[PaperKey], PaperKey], final: bool = False
+) -> SetupQuantity:
+    """Return the points of maximum (or final) accuracy by which the second setup is above the first, for each seed."""
+    return SetupQuantity(
+        lambda results, key: _differences(results, first(key), second(key), final),
+        lambda key: (first(key), second(key)),
+    )
+
+
+def _with(**changes: Any) -> Callable[[PaperKey], PaperKey]:
+    return lambda key: dataclasses.replace(key, **changes)
+
+
+accuracy = each(lambda run: 100 * run.max_accuracy)
+"""The maximum accuracies in percent."""
+loss = difference(_with(), unattacked)
+"""The points of maximum accuracy lost to the attack, for each seed that the unattacked average has too."""
+gain = difference(_with(place="server"), _with(place="workers"))
+"""The points of maximum accuracy that momentum at the workers adds to that at the server."""
+final_gain = difference(_with(place="server"), _with(place="workers"), final=True)
+median_margin = difference(_with(rule="krum"), _with(rule="median"))
+"""The points of maximum accuracy that Median is above Krum."""
 
 
 def _differences(results: PaperResults, first: PaperKey, second: PaperKey, final: bool = False) -> list[float]:
