@@ -105,8 +105,10 @@ def test_killed_before_the_first_checkpoint_starts_from_the_beginning(tmp_path: 
     process.until(lambda: lines(out / "metrics.csv") > 5)
     assert process.kill().code == -signal.SIGKILL
     assert not (out / "checkpoint.pt").exists()
-    assert gyroscope("train", "--resume", out).code == 0
+    finished = gyroscope("train", "--resume", out)
+    assert finished.code == 0 and f"{out} has no checkpoint: the run begins at step 0" in finished.err
     assert contents(out) == wanted
+    assert "begins at step 0" not in gyroscope("train", "--resume", out).err  # it has ended
 
 
 def test_killed_while_the_directory_is_made_can_be_resumed_or_started_again(tmp_path: Path) -> None:
@@ -231,6 +233,23 @@ def test_a_damaged_checkpoint_is_named_and_deleting_it_helps(copy: tuple[Path, d
     assert str(path) in finished.err and "damaged" in finished.err
     assert len(finished.err.strip().splitlines()) == 1, "one readable message"
     path.unlink()
+    assert gyroscope("train", "--resume", out).code == 0
+    assert contents(out) == wanted
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("seed = 1", "seed = 2"), ('lr = "0.2"', 'lr = "0.1"'), ("steps = 40", "steps = 41")]
+)
+def test_a_configuration_that_was_edited_is_refused(copy: tuple[Path, dict[str, bytes]], old: str, new: str) -> None:
+    out, wanted = copy
+    text = (out / "config.toml").read_text()
+    assert old in text, text
+    (out / "config.toml").write_text(text.replace(old, new))
+    finished = gyroscope("train", "--resume", out)
+    name, _, value = old.partition(" = ")
+    assert finished.code == 2 and "was changed since this run began" in finished.err
+    assert f"{name} = {value}, not {new.partition(' = ')[2]}".replace('"', "'") in finished.err
+    (out / "config.toml").write_text(text)
     assert gyroscope("train", "--resume", out).code == 0
     assert contents(out) == wanted
 

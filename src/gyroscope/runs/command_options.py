@@ -92,7 +92,17 @@ def resuming(options: argparse.Namespace) -> bool:
             f"--resume takes everything from {options.resume}/config.toml: leave out "
             + ", ".join(f"--{name.replace('_', '-')}" for name in others)
         )
+    _say_where_it_begins(options)
     return True
+
+
+def _say_where_it_begins(options: argparse.Namespace) -> None:
+    """Say so where a run was interrupted before its first checkpoint."""
+    from gyroscope.runs.run_dir import CHECKPOINT, CONFIG, MODEL
+
+    has = {name: (Path(options.resume) / name).is_file() for name in (CONFIG, CHECKPOINT, MODEL)}
+    if has[CONFIG] and not has[CHECKPOINT] and not has[MODEL] and not hasattr(options, "quiet"):
+        print(f"{options.resume} has no checkpoint: the run begins at step 0", file=sys.stderr, flush=True)
 
 
 def _continues(options: argparse.Namespace) -> bool:
@@ -113,6 +123,7 @@ def _continues(options: argparse.Namespace) -> bool:
                 "configuration: choose another --out for a new one, or take the old value"
             )
     options.resume = options.out
+    _say_where_it_begins(options)
     return True
 
 

@@ -251,6 +251,7 @@ class Run(TrainingLoop):
         metrics = self.metrics_state
         return {
             "step": self.step,
+            "experiment": self.config.experiment(),
             "parameters": self.parameters,
             "buffers": dict(self.model.named_buffers()),
             "attack": dict(self.round_state.adversary),
@@ -280,9 +281,20 @@ class Run(TrainingLoop):
                 "continue it with 0.1, or begin anew with --overwrite"
             )
         if state is not None:
+            self._check_same_experiment(directory, state.get("experiment", {}))
             self.load_state(state)
         kept = directory.cut_back(-1 if state is None else self.step)
         self.tables[run_dir.EVALUATIONS] = kept[run_dir.EVALUATIONS]
+
+    def _check_same_experiment(self, directory: RunDirectory, before: Mapping[str, Any]) -> None:
+        """Raise where config.toml does not say what the run began with: it would be neither experiment then."""
+        now = self.config.experiment()
+        changed = [f"{name} = {before.get(name)!r}, not {now[name]!r}" for name in now if before.get(name) != now[name]]
+        if before and changed:
+            raise RunDirectoryError(
+                f"{directory.path / run_dir.CONFIG} was changed since this run began: its checkpoint was made with "
+                f"{', '.join(changed)}. Put that back to continue, or train with the new settings in another directory"
+            )
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Continue from what `state` returned."""
