@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas
 import pytest
 
+from gyroscope.cli import main
 from gyroscope.experiments import grid, results, scheduler
-from gyroscope.report import paper_figures
+from gyroscope.report import figures, paper_figures
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +50,40 @@ def test_the_same_runs_give_the_same_pictures(runs: list[results.RunResult], tmp
     first = paper_figures.write_all(some, tmp_path / "a")
     second = paper_figures.write_all(some, tmp_path / "b")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+TITLE = "cifar10, A little is enough, f = 11, bulyan, rescoring, rate 0.001, momentum at the workers"
+
+
+@pytest.mark.parametrize("size", [None, (3.5, 2.6), (9.0, 5.0)])
+def test_titles_stay_within_the_figure(size: tuple[float, float] | None) -> None:
+    curve = figures.Curve("krum", [pandas.DataFrame({"step": [0, 1], "accuracy": [0.1, 0.9]})])
+    options = figures.FigureOptions(size)
+    figure = options.apply(figures.accuracy_figure([(TITLE, [curve])], options=options))
+    figure.draw_without_rendering()
+    box, whole = figure.axes[0].title.get_window_extent(), figure.bbox
+    assert whole.x0 <= box.x0 and box.x1 <= whole.x1 and box.y1 <= whole.y1
+
+
+def test_options_of_figures() -> None:
+    curve = figures.Curve("krum", [pandas.DataFrame({"step": [0, 1], "accuracy": [0.1, 0.9]})])
+    options = figures.FigureOptions((3.5, 2.6), "mine", (80.0, 100.0))
+    figure = options.apply(figures.accuracy_figure([(TITLE, [curve])], options=options))
+    assert tuple(figure.get_size_inches()) == (3.5, 2.6) and figure.axes[0].get_ylim() == (80.0, 100.0)
+    assert figure.axes[0].get_title() == "" and figure.get_suptitle() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--figure-size", "3.5"], "write 3.5x2.6"),
+        (["--figure-size", "0x3"], "both numbers must be from 0.5 to 100"),
+        (["--accuracies", "90-80"], "the smaller number first"),
+        (["--accuracies", "all"], "write 80-100"),
+    ],
+)
+def test_options_that_cannot_be_read(
+    tmp_path: Path, options: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(tmp_path), "--format", "figures", *options]) == 2
+    assert why in capsys.readouterr().err

@@ -10,7 +10,18 @@ from typing import Any
 
 from gyroscope._core.errors import MissingExtraError
 
-LAB = ("cryptography", "matplotlib", "pandas", "plotly", "platformdirs", "requests", "rich", "sklearn", "tomli_w")
+LAB = (
+    "cryptography",
+    "matplotlib",
+    "pandas",
+    "plotly",
+    "platformdirs",
+    "requests",
+    "rich",
+    "scipy",
+    "sklearn",
+    "tomli_w",
+)
 """The modules of the extra `lab`."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,15 +78,53 @@ def draw(axes: Axes, curves: Sequence[Curve], *, positive: bool = False) -> None
     axes.margins(x=0)
 
 
-def accuracy_figure(panels: Sequence[tuple[str, Sequence[Curve]]], title: str = "", columns: int = 2) -> Figure:
+@dataclasses.dataclass(frozen=True)
+class FigureOptions:
+    """How figures differ from what they are by default."""
+
+    size: tuple[float, float] | None = None
+    """Width and height in inches."""
+    title: str | None = None
+    """In place of the figure's own title; empty for none."""
+    accuracies: tuple[float, float] = (0.0, 100.0)
+    """The range of the axis of accuracies, in percent."""
+
+    def apply(self, figure: Figure) -> Figure:
+        """Change size and title of a figure."""
+        if self.size is not None:
+            figure.set_size_inches(*self.size)
+        if self.title is not None:
+            if len(figure.axes) == 1:
+                figure.axes[0].set_title("")
+            figure.suptitle(self.title)
+        return figure
+
+
+_LETTERS_PER_INCH = 9
+"""Of a title."""
+
+
+def wrapped(title: str, inches: float) -> str:
+    """Return a title in as many lines as it needs in a panel of this width."""
+    return textwrap.fill(title, max(10, int(_LETTERS_PER_INCH * inches)))
+
+
+def accuracy_figure(
+    panels: Sequence[tuple[str, Sequence[Curve]]],
+    title: str = "",
+    columns: int = 2,
+    options: FigureOptions | None = None,
+) -> Figure:
     """Draw (title, curves of accuracies) panels in a grid with common axes and one legend."""
-    rows = -(-len(panels) // columns)
-    figure, grid = new_figure(rows, min(columns, len(panels)))
+    options = options or FigureOptions()
+    rows, columns = -(-len(panels) // columns), min(columns, len(panels))
+    figure, grid = new_figure(rows, columns, size=options.size)
+    width = figure.get_size_inches()[0] / columns
     flat = grid.flatten()
     for axes, (name, curves) in zip(flat, panels, strict=False):
         draw(axes, [dataclasses.replace(curve, scale=100.0) for curve in curves])
-        axes.set_title(name)
-        axes.set_ylim(0, 100)
+        axes.set_title(wrapped(name, width))
+        axes.set_ylim(*options.accuracies)
     for axes in flat[len(panels) :]:
         axes.set_visible(False)
     for line in grid:

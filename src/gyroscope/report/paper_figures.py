@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gyroscope.experiments.grid import BASELINE, PLACES, PaperKey, rule_label
 from gyroscope.experiments.results import RunResult, SetupResult, group
-from gyroscope.report.figures import Curve, accuracy_figure, draw, new_figure, save
+from gyroscope.report.figures import Curve, FigureOptions, accuracy_figure, draw, new_figure, save, wrapped
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.task_metric import ACCURACY
 
@@ -30,19 +30,26 @@ _GREY = "#555555"
 
 
 def write_all(
-    runs: Iterable[RunResult], folder: Path, advance: Callable[[str, int, int], None] = lambda *_: None
+    runs: Iterable[RunResult],
+    folder: Path,
+    advance: Callable[[str, int, int], None] = lambda *_: None,
+    options: FigureOptions | None = None,
 ) -> list[Path]:
     """Draw all figures for which there are runs of tasks that are measured by accuracy; return the files written.
 
     Args:
+        runs: The runs.
+        folder: Where the files go.
         advance: Called before each figure with its name, how many are done and how many there are.
+        options: Another size, title or range of accuracies.
     """
+    options = options or FigureOptions()
     setups = {PaperKey.of(setup.config): setup for setup in group(runs) if setup.metric == ACCURACY}  # as in the paper
     figures: dict[str, Callable[[], Figure]] = {}
     for key in _distinct(setups, "rule"):
         name = f"{key.task}-{key.attack}-f_{key.f}-lr_{key.lr:g}-{PLACES[key.place]}"
         title = f"{_title(key)}, rate {key.lr:g}, momentum at the {key.place}"
-        figures[name] = partial(accuracy_figure, [(title, _accuracy_curves(setups, key))])
+        figures[name] = partial(accuracy_figure, [(title, _accuracy_curves(setups, key))], options=options)
     for kind in ("ratio", "straightness"):
         for key in _distinct(setups, "place"):
             name = f"{key.task}-{key.attack}-{rule_label(key.rule)}-f_{key.f}-lr_{key.lr:g}-{kind}"
@@ -51,15 +58,15 @@ def write_all(
                 _metric_figure, kind, both, f"{_title(key)}, {_rule_name(key.rule)}, rate {key.lr:g}"
             )
     for key in _distinct(setups, "rule", "lr", "place"):
-        figures[f"{key.task}-{key.attack}-f_{key.f}"] = partial(_block_of_four, setups, key)
+        figures[f"{key.task}-{key.attack}-f_{key.f}"] = partial(_block_of_four, setups, key, options)
     written: list[Path] = []
     for number, (name, make) in enumerate(figures.items()):
         advance(name, number, len(figures))
-        written += save(make(), folder / name)
+        written += save(options.apply(make()), folder / name)
     return written
 
 
-def _block_of_four(setups: Setups, key: PaperKey) -> Figure:
+def _block_of_four(setups: Setups, key: PaperKey, options: FigureOptions) -> Figure:
     rates = sorted({k.lr for k in setups if (k.task, k.attack, k.f) == (key.task, key.attack, key.f)}, reverse=True)
     panels = [
         (f"momentum at the {place}, rate {rate:g}", curves)
@@ -67,7 +74,7 @@ def _block_of_four(setups: Setups, key: PaperKey) -> Figure:
         for place in PLACES
         if len(curves := _accuracy_curves(setups, dataclasses.replace(key, lr=rate, place=place)))
     ]
-    return accuracy_figure(panels, _title(key))
+    return accuracy_figure(panels, _title(key), options=options)
 
 
 def _accuracy_curves(setups: Setups, key: PaperKey) -> list[Curve]:
@@ -93,7 +100,7 @@ def _metric_figure(kind: str, both: list[SetupResult], title: str) -> Figure:
         axes.axhline(0, color=_GREY, linewidth=0.8)
     elif bound == bound:  # rules without a theorem have none
         axes.axhline(bound, color=_GREY, linestyle=(0, (1, 3)), linewidth=1.5, label="theoretical bound")
-    axes.set(title=title, ylabel=label)
+    axes.set(title=wrapped(title, figure.get_size_inches()[0]), ylabel=label)
     axes.legend()
     return figure
 

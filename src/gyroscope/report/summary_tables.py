@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gyroscope._core.files import write_atomically
-from gyroscope.experiments.claims import FAILS, HOLDS, VERDICTS, ClaimVerdict
+from gyroscope.experiments.claims import VERDICTS, ClaimVerdict, summary
 from gyroscope.experiments.results import RunResult
 from gyroscope.report import page_layout as layout
 from gyroscope.report import text_tables
 from gyroscope.report.page_data import table_lines
 from gyroscope.report.page_summary import Summary
+from gyroscope.report.paper_tables import common_text
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
@@ -22,23 +23,22 @@ def write_markdown(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], 
     parts = ["# Report", f"{len(runs)} runs. Mean ± standard deviation over the seeds; accuracies in percent."]
     if verdicts:
         parts += ["## Claims", claims_table(verdicts)]
-    parts += ["## Results", accuracy_table(table_lines(runs))]
+    lines = table_lines(runs)
+    shared = common_text([line.setup for line in lines])
+    parts += ["## Results", *([f"All runs: {shared}."] if shared else []), accuracy_table(lines)]
     write_atomically(path, ("\n\n".join(parts) + "\n").encode())
     return path
 
 
 def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
     """Return a line per claim, and above it how many hold."""
-    plurals = {HOLDS: "hold", FAILS: "do not hold"}
-    counts = {word: sum(v.verdict == word for v in verdicts) for word in VERDICTS}
-    text = ", ".join(f"{n} {word if n == 1 else plurals.get(word, word)}" for word, n in counts.items())
     header = ["verdict", "claim", "statement", "where", "quantity", "paper", "criterion", "measured", "note"]
     rows = [
         [f"{VERDICTS[v.verdict]} {v.verdict}", v.id, v.statement, v.place, v.quantity, v.paper, v.threshold, v.measured,
          v.note]
         for v in verdicts
     ]  # fmt: skip
-    return f"{len(verdicts)} claims: {text}.\n\n{text_tables.markdown_table(header, rows, escape=True)}"
+    return f"{summary(verdicts)}.\n\n{text_tables.markdown_table(header, rows, escape=True)}"
 
 
 def accuracy_table(lines: Sequence[Summary]) -> str:

@@ -2,6 +2,7 @@
 const VERDICTS = {
   "holds": { symbol: "✓", kind: "holds", plural: "hold" },
   "does not hold": { symbol: "✗", kind: "fails", plural: "do not hold" },
+  "partly measured": { symbol: "◐", kind: "unknown", plural: "partly measured" },
   "not measured": { symbol: "–", kind: "unknown", plural: "not measured" },
 };
 

@@ -9,6 +9,7 @@ function showFacts() {
   if (data.claims.length) {
     for (const [word, { symbol, kind, plural }] of Object.entries(VERDICTS)) {
       const count = data.verdicts[word];
+      if (!count) continue;
       byId("facts").append(el("li", {}, el("b", { class: "verdict " + kind }, `${symbol} ${count}`),
         el("span", {}, `${count === 1 ? "claim" : "claims"} ${count === 1 ? word : plural}`)));
     }

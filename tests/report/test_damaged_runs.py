@@ -1,0 +1,35 @@
+"""One bad run costs one line, not the report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gyroscope.cli import main
+
+DAMAGES = {
+    "evaluations.csv": [b"", b"step,accuracy\n", b"\x00\xff\x00", b"step,accuracy\n0,abc\n", b"step,other\n0,1\n"],
+    "metrics.csv": [None, b"", b"nonsense"],
+    "config.toml": [b"rule = [", b"no_such_setting = 1", b"\xff\xfe"],
+    "status.json": [b"{", b"[]", b'{"status": 3}', None],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, each) for name, contents in DAMAGES.items() for each in contents])
+def test_a_damaged_run_is_named_and_the_others_are_reported(
+    folder: Path, tmp_path: Path, name: str, content: bytes | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, *_ = sorted(path.parent for path in folder.glob("*/config.toml"))
+    for place in ("good", "bad"):
+        shutil.copytree(good, tmp_path / place)
+    if content is None:
+        (tmp_path / "bad" / name).unlink()
+    else:
+        (tmp_path / "bad" / name).write_bytes(content)
+    assert main(["report", str(tmp_path), "--format", "md,csv"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("1 runs")
+    if (name, content) != ("status.json", b'{"status": 3}'):  # that is a run of some other status, which has not ended
+        assert said.err.count("left out") == 1 and str(tmp_path / "bad") in said.err
