@@ -53,20 +53,26 @@ def test_a_server_plays_rounds_together_and_waits_with_the_next_rows(
     assert run.rounds == 12 and run.clock.rounds == 12
 
 
-def test_the_lines_are_ratios_of_a_round() -> None:
-    """Ten rounds of 6 ms with TLS and of 5 without; a transfer takes 3 ms and 2, the rule 1."""
+def test_the_lines_are_ratios_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten rounds of 6 ms with TLS and of 5 without; a transfer takes 3 ms and 2, the rule 1, the cipher 0.5 each way.
+
+    Four workers and two ways are 4 ms of the cipher, on two cores 2 ms.
+    """
+    monkeypatch.setattr(server_round, "CORES", 2)
     seconds = {
         server_round.ROUND + server_round.TLS: 0.06,
         server_round.ROUND + server_round.PLAIN: 0.05,
         server_round.BARE + server_round.TLS: 0.03,
         server_round.BARE + server_round.PLAIN: 0.02,
         server_round.THE_RULE: 0.01,
+        server_round.CIPHER: 0.005,
     }
     passes = Passes({name: [value] * 3 for name, value in seconds.items()})
     lines = server_round._lines(passes, 40, 10)
-    assert [round(line.value, 6) for line in lines] == [1.5, 1.666667, 1.2]
-    assert [line.limit for line in lines] == [1.5, 1.5, 1.3]
-    assert [(round(line.ours_ms or 0, 6), round(line.other_ms or 0, 6)) for line in lines] == [(6, 4), (5, 3), (6, 5)]
+    assert [round(line.value, 6) for line in lines] == [1.5, 1.666667, 1.2, 1.4]
+    assert [line.limit for line in lines] == [1.5, 1.5, 1.3, None]
+    times = [(round(line.ours_ms or 0, 6), round(line.other_ms or 0, 6)) for line in lines]
+    assert times == [(6, 4), (5, 3), (6, 5), (7, 5)]
 
 
 @pytest.mark.slow

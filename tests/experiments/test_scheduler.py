@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from interrupting import heed_interrupts
 
+from gyroscope.cli import main
 from gyroscope.experiments import grid, pool, results, scheduler, slurm
 from gyroscope.runs import run_dir
 
@@ -230,3 +232,29 @@ def test_a_dry_run_lists_and_estimates_and_writes_nothing(tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert "seed_1" in said and "0 of 2 runs are complete, 2 are left" in said and "MB of disk" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "grid.toml").write_text('[base]\ntask = "digits"\nsteps = 2\n[grid]\nrule = ["krum"]\n')
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "file" / "runs")]) == 2
+    said = capsys.readouterr().err
+    assert "cannot write to" in said and "choose another place with --out" in said and "Traceback" not in said
+
+
+def test_a_log_that_cannot_be_written_does_not_end_the_other_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setups = grid.expand({"task": "digits", "steps": 2}, {"rule": ["krum"], "seed": [1, 2]})
+    planned = scheduler.plan(setups, tmp_path)
+    (tmp_path / "failures").write_text("not a folder")  # as good as a full disk
+    first, second = planned.jobs
+
+    def run(jobs: object, devices: object, on_event: Any) -> list[pool.JobOutcome]:
+        outcomes = [pool.JobOutcome(first, pool.FAILED, log="no room"), pool.JobOutcome(second, "complete")]
+        for outcome in outcomes:
+            on_event(outcome)
+        return outcomes
+
+    monkeypatch.setattr(pool, "run", run)
+    assert len(scheduler.execute(planned, tmp_path, [None])) == 2

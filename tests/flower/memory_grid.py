@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
+from gyroscope._linalg import _kernels
 from gyroscope.integrations.flower.server import serve
 from gyroscope.integrations.flower.settings import Settings
 from gyroscope.integrations.flower.template.client_app import app
@@ -115,6 +116,9 @@ def run_config(settings: Settings) -> dict[str, Any]:
 
 def app_nodes(config: dict[str, Any], count: int = 5) -> dict[int, Node]:
     """Return honest nodes that run the generated app's client: node 1 has the number 0, and so on."""
+    # Nodes run in threads here. If their first messages imported numba at the same moment, Python 3.11 might fail with
+    # "AST constructor recursion depth mismatch".
+    _kernels.warm_up()
 
     def node(number: int) -> Node:
         here = context(number, **config)

@@ -51,6 +51,9 @@ class PaperKey:
         rate = Schedule.parse(config.lr or 0).at(0)
         return cls(config.task.partition(":")[0], config.attack, config.rule, config.byzantine, rate, config.momentum)
 
+    def __str__(self) -> str:
+        return f"{self.task} {self.attack} {self.rule} f={self.f} lr={self.lr:g} {self.place}"
+
 
 PAPER = {"mnist": (24, 12, (0.5, 0.02)), "cifar10": (11, 5, (0.01, 0.001))}
 """By task: f for half and for a quarter of the workers, the larger learning rate and the smaller one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from gyroscope.experiments import pool, results
 from gyroscope.experiments.grid import Setup, fingerprint
+from gyroscope.runs.run_dir import disk_errors
 
 FAILURES = "failures"
 
@@ -55,16 +57,18 @@ def execute(
     planned: RunPlan, out: Path, devices: Sequence[str | None], on_event: pool.OnEvent = lambda event: None
 ) -> list[pool.JobOutcome]:
     """Run the jobs of the plan. The log of a run that failed twice is written to the folder `failures` at once."""
-    out.mkdir(parents=True, exist_ok=True)
+    with disk_errors(out, "runs"):
+        out.mkdir(parents=True, exist_ok=True)
 
     def keep_log(event: pool.JobProgress | pool.JobOutcome) -> None:
         if isinstance(event, pool.JobOutcome):
             log = out / FAILURES / f"{event.job.name}.log"
-            if event.status == pool.FAILED:
-                log.parent.mkdir(exist_ok=True)
-                log.write_text(event.log, encoding="utf-8")
-            else:
-                log.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a full disk, most likely what the run failed for: the others go on
+                if event.status == pool.FAILED:
+                    log.parent.mkdir(exist_ok=True)
+                    log.write_text(event.log, encoding="utf-8")
+                else:
+                    log.unlink(missing_ok=True)
         on_event(event)
 
     return pool.run(planned.jobs, devices, keep_log)

@@ -24,7 +24,7 @@ def flat(values: Tensor) -> Any:
     if values.requires_grad:
         values = values.detach()
     if values.is_contiguous():
-        return values.view(-1).numpy()
+        return values.numpy().reshape(-1)
     length = 1 + sum((size - 1) * stride for size, stride in zip(values.shape, values.stride(), strict=True))
     return values.as_strided((length,), (1,)).numpy()
 
