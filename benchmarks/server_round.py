@@ -6,11 +6,14 @@ Once over TLS and once over plain TCP, side by side, so that the cost of TLS is 
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
+import ssl
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,7 +27,7 @@ from benchmarks.transport_workers import Kind
 from gyroscope import rules
 from gyroscope._core.clock import Stopwatch
 from gyroscope._core.errors import LinkError
-from gyroscope.distributed import certificates
+from gyroscope.distributed import certificates, tls
 from gyroscope.distributed.server.link_events import Answered, LinkEvent
 from gyroscope.distributed.server.parameter_server import Server, ServerOptions
 from gyroscope.runs.callbacks import Callback, Row
@@ -39,10 +42,13 @@ TOGETHER = 10
 """Rounds, transfers and applications of the rule in a pass, back to back as in a run: the server takes rows in while
 others are on their way, and a transfer that waits for the operating system's scheduler (with more processes than cores
 every third does) is averaged with those that do not."""
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 _WARM_UP = 4
+_CHUNK = 262_144
 _LEAST, _MOST = 10, 2000
 
 ROUND, BARE, THE_RULE = "the server's round", "the bare transfer", f"the rule ({RULE})"
+CIPHER = "the cipher"
 TLS, PLAIN = " with TLS", " without TLS"
 
 
@@ -68,6 +74,7 @@ def measure(
         things: dict[str, Timed] = {ROUND + how: server.play for how, server in servers.items()}
         for how in servers:
             things[BARE + how] = _repeated(stack.enter_context(bare_transfer(d, how == TLS)), together)
+        things[CIPHER] = _repeated(stack.enter_context(cipher_alone(d)), together)
         things[THE_RULE] = _repeated(lambda: rule(rows, TOLERATED), together)
         for _ in range(_WARM_UP):
             for thing in things.values():
@@ -86,10 +93,17 @@ def _lines(passes: Passes, d: int, together: int) -> list[Line]:
         name = f"{ROUND}{how}{suffix} / {BARE}{how} + {THE_RULE}"
         lines.append(_line(needed, name, (ROUND + how, "needed"), d, together, LIMIT))
     name = f"{ROUND}{TLS}{suffix} /{PLAIN}"
-    return [*lines, _line(passes, name, (ROUND + TLS, ROUND + PLAIN), d, together, TLS_LIMIT)]
+    lines.append(_line(passes, name, (ROUND + TLS, ROUND + PLAIN), d, together, TLS_LIMIT))
+    # What it would be if every core of this machine did its share of the cipher's work all the time, and nothing else
+    # came with TLS.
+    pairs = zip(passes.seconds[ROUND + PLAIN], passes.seconds[CIPHER], strict=True)
+    least = [plain + 2 * WORKERS * cipher / CORES for plain, cipher in pairs]
+    bound = Passes({**passes.seconds, "least": least})
+    name = f"{ROUND}{PLAIN}{suffix} + {CIPHER} on {CORES} cores /{PLAIN}"
+    return [*lines, _line(bound, name, ("least", ROUND + PLAIN), d, together, None)]
 
 
-def _line(passes: Passes, name: str, pair: tuple[str, str], d: int, together: int, limit: float) -> Line:
+def _line(passes: Passes, name: str, pair: tuple[str, str], d: int, together: int, limit: float | None) -> Line:
     times = (passes.middle(pair[0]) / together, passes.middle(pair[1]) / together)
     return ratio_line("distributed", name, passes.ratio(*pair), n=WORKERS, d=d, times=times, limit=limit)
 
@@ -111,6 +125,34 @@ def bare_transfer(d: int, encrypted: bool) -> Iterator[Timed]:
     with transports.connected(Kind("sockets, asyncio", encrypted), Memory(WORKERS, d)) as (bare, _):
         bare.checked_round()
         yield bare.numbered_round
+
+
+@contextlib.contextmanager
+def cipher_alone(d: int) -> Iterator[Timed]:
+    """Yield a function that encrypts d values and decrypts them again, with the server's TLS and without a network."""
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder)
+        certificates.create_authority(keys)
+        certificates.add_worker(keys, "worker-0")
+        contexts = tls.server_context(keys), tls.worker_context(keys / "worker-0.crt")
+    to_server, to_worker = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = contexts[0].wrap_bio(to_server, to_worker, server_side=True)
+    worker: Any = contexts[1].wrap_bio(to_worker, to_server, server_hostname="localhost")
+    for _ in range(2):
+        for side in (worker, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    values, received = (memoryview(bytearray(4 * d)) for _ in range(2))
+
+    def transfer() -> None:
+        filled = 0
+        for begin in range(0, len(values), _CHUNK):
+            server.write(values[begin : begin + _CHUNK])
+            while to_worker.pending or worker.pending():
+                filled += worker.read(len(received) - filled, received[filled:])
+
+    transfer()
+    yield transfer
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
+import itertools
 import json
 import random
 import shutil
@@ -36,14 +37,16 @@ from benchmarks.soak_report import Sample, Verdict
 import hostile_peers  # type: ignore[import-not-found]  # isort: skip
 
 import gyroscope as gy
+from gyroscope._core.files import write_atomically
 
 WORKERS, TOLERATED, RULE = 7, 2, "median"
 PACE, DEADLINE, GRACE = 0.05, 1.0, 120.0
 SAMPLE_SECONDS, CHECKPOINT_EVERY = 10.0, 500
 _GAP, _LONG = (0.5, 4.0), (1.0, 12.0)
 """Seconds between two troubles, and for how long a worker is bad."""
-_QUIET_SECONDS = 10.0
-"""Before the end nothing new goes wrong."""
+_QUIET_SECONDS = 75.0
+"""Before the end nothing new goes wrong (of a short run, in its last quarter): a worker that has joined ten times
+within a minute is refused for as long as that."""
 
 
 class Bad(NamedTuple):
@@ -96,10 +99,15 @@ class Trouble:
         else:
             lie = self.cluster.folder / f"lie-{number}"
             kind = f"lies: {self.random.choice(LIES)}"
-            lie.write_text(kind.partition(": ")[2])
+            write_atomically(lie, kind.partition(": ")[2].encode())  # the worker may be looking at this moment
             restore = lie.unlink
         self._note(kind, number)
         self.bad[number] = Bad(time.monotonic() + self.random.uniform(*_LONG), restore)
+
+    def longest_calm(self) -> float:
+        """Return the most seconds between two things that happened to a worker."""
+        times = [seconds for seconds, what, _ in self.log if not what.startswith("stranger")]
+        return max((later - earlier for earlier, later in itertools.pairwise(times)), default=float("inf"))
 
     # -- strangers ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +153,7 @@ def run(minutes: float, out: Path, seed: int, page: bool) -> Verdict:
         for number in range(WORKERS):
             cluster.until_event("joined", number)
         trouble = Trouble(cluster, seed)
-        _watch(cluster, trouble, samples, 60 * minutes)
+        absent = _watch(cluster, trouble, samples, 60 * minutes)
         code = cluster.end().code
         seconds = time.monotonic() - cluster.begun
     status = json.loads((out / "run" / "status.json").read_text())
@@ -156,7 +164,8 @@ def run(minutes: float, out: Path, seed: int, page: bool) -> Verdict:
     print(f"the run has ended with code {code}; now the same {steps:,} steps without trouble", file=sys.stderr)
     clean = gy.train(config).final_accuracy
     verdict = Verdict.of(samples, minutes, seconds, code == 0 and status["status"] == "complete", steps, trouble.caused,
-                         noted, status.get("final_accuracy", float("nan")), clean)  # fmt: skip
+                         noted, status.get("final_accuracy", float("nan")), clean, absent,
+                         trouble.longest_calm())  # fmt: skip
     (out / "verdict.json").write_text(json.dumps(verdict._asdict(), indent=2) + "\n")
     soak_report.draw(samples, trouble.log, out / "soak.png")
     if page:
@@ -166,22 +175,26 @@ def run(minutes: float, out: Path, seed: int, page: bool) -> Verdict:
     return verdict
 
 
-def _watch(cluster: SoakCluster, trouble: Trouble, samples: list[Sample], seconds: float) -> None:
-    """Cause trouble and take samples until the server ends."""
+def _watch(cluster: SoakCluster, trouble: Trouble, samples: list[Sample], seconds: float) -> list[int]:
+    """Cause trouble and take samples until the server ends; return the workers that were not linked shortly before."""
+    absent: list[int] = []
     sample_at = trouble_at = time.monotonic()
-    quiet = cluster.begun + seconds - _QUIET_SECONDS
+    quiet = cluster.begun + seconds - min(_QUIET_SECONDS, seconds / 4)
     while cluster.server.running:
         now = time.monotonic()
         trouble.restore(everything=now >= quiet)
         if now >= sample_at:
             sample_at += SAMPLE_SECONDS
             with contextlib.suppress(OSError):  # the server is just ending
-                samples.append(Sample.of(cluster.server.process.pid, now - cluster.begun, cluster.status()["step"]))
+                status = cluster.status()
+                samples.append(Sample.of(cluster.server.process.pid, now - cluster.begun, status["step"]))
+                absent = [each["number"] for each in status["workers"] if not each["linked"]]
         if trouble_at <= now < quiet:
             trouble_at = now + trouble.random.uniform(*_GAP)
             trouble.cause()
         time.sleep(0.1)
     trouble.restore(everything=True)
+    return absent
 
 
 def main() -> int:

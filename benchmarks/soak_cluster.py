@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -31,8 +32,9 @@ class SoakWorker(FaultyWorker):  # type: ignore[misc]
 
     def reply(self, connection: Any, answer: Any, step: int) -> None:
         time.sleep(max(0.0, self.begun + step * self.pace - time.monotonic()))
-        lie = self.folder / f"lie-{self.number}"
-        self.faults = {step: lie.read_text()} if lie.exists() else {}
+        self.faults = {}
+        with contextlib.suppress(FileNotFoundError):
+            self.faults[step] = (self.folder / f"lie-{self.number}").read_text()
         super().reply(connection, answer, step)
 
     def _garbage(self, connection: Any, answer: Any, step: int) -> None:
@@ -45,7 +47,7 @@ def work(address: str, number: int, folder: str, begun: float, pace: float) -> i
     host, _, port = address.rpartition("/")[2].rpartition(":")
     certificate = Path(folder) / "keys" / f"worker-{number}.crt"
     worker = SoakWorker(host, int(port), certificate=certificate, machine={"threads": 1})
-    worker.folder, worker.begun, worker.pace = Path(folder), begun, pace
+    worker.folder, worker.begun, worker.pace, worker.faults = Path(folder), begun, pace, {}
     try:
         worker.work()
     except LinkError as problem:

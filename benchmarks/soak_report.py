@@ -21,6 +21,10 @@ MOST_BYTES, MOST_SHARE, MOST_POINTS = 5e6, 0.02, 1.0
 """How much memory the server may gain (the larger of both), and how far the accuracy may be from the clean one."""
 
 
+MOST_CALM = 120.0
+"""How many seconds may go by in which nothing happens to a worker."""
+
+
 class Sample(NamedTuple):
     """The server at one moment."""
 
@@ -61,11 +65,16 @@ class Verdict(NamedTuple):
     """By a straight line through the samples, from minute 5 (of a short run: after a third) to the end."""
     levels: dict[str, tuple[float, float]]
     """Medians of descriptors, threads and shared memory in the first and the last two minutes of that span."""
+    absent: tuple[int, ...] = ()
+    """The workers that were not linked when the troubles were over: they should have come back."""
+    longest_calm: float = 0.0
+    """The most seconds in a row in which nothing happened to any worker: a soak without trouble shows nothing."""
 
     @classmethod
     def of(
         cls, samples: Sequence[Sample], minutes: float, seconds: float, finished: bool, rounds: int,
-        troubles: Counter[str], events: Counter[str], accuracy: float, clean: float,
+        troubles: Counter[str], events: Counter[str], accuracy: float, clean: float, absent: Sequence[int],
+        calm: float,
     ) -> Verdict:  # fmt: skip
         """Judge a run."""
         begin = 60 * min(BEGIN_MINUTES, minutes / 3)
@@ -79,14 +88,15 @@ class Verdict(NamedTuple):
         growth = float(slope * (times[-1] - times[0]))
         return cls(
             seconds / 60, rounds, finished, dict(troubles), dict(events), accuracy, clean, span[-1].memory / 1e6,
-            growth / 1e6, levels,
+            growth / 1e6, levels, tuple(absent), calm,
         )  # fmt: skip
 
     @property
     def holds(self) -> bool:
         most = max(MOST_BYTES / 1e6, MOST_SHARE * self.memory_mb)
         near = abs(self.accuracy - self.clean_accuracy) <= MOST_POINTS / 100
-        return self.finished and near and self.growth_mb < most and all(b <= a for a, b in self.levels.values())
+        steady = self.growth_mb < most and all(b <= a for a, b in self.levels.values())
+        return self.finished and near and steady and not self.absent and self.longest_calm <= MOST_CALM
 
 
 def _middle(samples: Sequence[Sample], name: str) -> float:
@@ -115,13 +125,16 @@ def paragraph(verdict: Verdict) -> str:
     }
     points = 100 * (verdict.accuracy - verdict.clean_accuracy)
     levels = ", ".join(f"{name} {a:g} and {b:g}" for name, (a, b) in verdict.levels.items())
+    back = f"Workers {verdict.absent} DID NOT COME BACK" if verdict.absent else "All workers were back in the end"
     return (
         f"**{verdict.minutes:.0f} minutes, {verdict.rounds:,} rounds**: "
         f"{', '.join(f'{n:,} {text}' for text, n in counts.items())}. The run "
         f"{'finished' if verdict.finished else 'DID NOT FINISH'}, with an accuracy of {verdict.accuracy:.1%}; the same "
         f"rounds without trouble give {verdict.clean_accuracy:.1%} ({points:+.1f} points). The server's memory was "
         f"{verdict.memory_mb:,.0f} MB at the end, and a straight line through its samples after the start gains "
-        f"{verdict.growth_mb:+.1f} MB. In the first and the last two minutes of that span it had (medians): {levels}. "
+        f"{verdict.growth_mb:+.1f} MB. "
+        f"{back}; at most {verdict.longest_calm:.0f} s went by in which nothing happened to any of them. In the first "
+        f"and the last two minutes of that span it had (medians): {levels}. "
         f"{'All of this is within the limits.' if verdict.holds else 'NOT ALL OF THIS IS WITHIN THE LIMITS.'}"
     )
 

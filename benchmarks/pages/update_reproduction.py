@@ -47,19 +47,23 @@ def main(folder: Path) -> None:
 def claims_table(runs: list[results.RunResult]) -> str:
     """Return the claims as Markdown: the verdict first, the criterion and the place in the paper last."""
     verdicts = claims.judge(claims.CLAIMS, runs)
-    counts = ", ".join(f"{sum(v.verdict == word for v in verdicts)} {word}" for word in claims.VERDICTS)
     lines = [
-        f"Of {len(verdicts)} claims: {counts}.",
+        f"Of {claims.summary(verdicts)}.",
         "",
         "| | claim | paper | measured | criterion | where |",
         "|---|---|---|---|---|---|",
     ]
     lines += [
-        f"| {claims.VERDICTS[v.verdict]} {v.verdict} | {v.statement} | {v.paper} | {v.measured} | {v.threshold} "
-        f"| {v.place} |"
+        f"| {' '.join([claims.VERDICTS[v.verdict], v.verdict, *_size(v.note)])} | {v.statement} | {v.paper} "
+        f"| {v.measured} | {v.threshold} | {v.place} |"
         for v in verdicts
     ]
     return "\n".join(lines)
+
+
+def _size(note: str) -> list[str]:
+    """Return the part of a claim's note that belongs beside its verdict, in brackets."""
+    return [f"({part})" for part in note.split("; ") if part.startswith("at reduced size")]
 
 
 if __name__ == "__main__":
