@@ -51,7 +51,8 @@ def made_up(config: Config, accuracy: float, ratio: float = 5.0) -> RunResult:
             "distance_from_start": numpy.full(steps, 1.0 if config.attack == "none" else 0.5),
         }
     )
-    run.__dict__.update(evaluations=evaluations, metrics=metrics)  # where cached_property keeps them
+    # where cached_property keeps them
+    run.__dict__.update(evaluations=evaluations, metrics=metrics, processor_seconds=10.0)
     return run
 
 
@@ -74,7 +75,7 @@ def test_without_runs_nothing_is_measured() -> None:
 def test_with_the_whole_grid_every_claim_is_judged() -> None:
     verdicts = judge(CLAIMS, whole_paper(lambda config: 0.9))
     assert [verdict.id for verdict in verdicts if verdict.verdict == UNMEASURED] == []
-    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 54
+    assert len({verdict.id for verdict in verdicts}) == len(CLAIMS) == 55
     assert sum(claim.duplicate for claim in CLAIMS) == 5
 
 
@@ -214,3 +215,15 @@ def test_runs_without_the_number_of_classes_leave_that_claim_unmeasured() -> Non
         del run.evaluations["predicted_classes"]
     verdict = by_id(judge(CLAIMS, runs))["mnist-empire-half-krum-workers"]
     assert verdict.verdict == UNMEASURED and "predicted_classes" in verdict.note
+
+
+def test_the_overhead_needs_recorded_times_and_compares_pairs() -> None:
+    runs = whole_paper(lambda config: 0.9)
+    for run in runs:
+        run.__dict__["processor_seconds"] = 12.0 if run.config.momentum == "workers" else 10.0
+    verdict = by_id(judge(CLAIMS, runs))["mnist-overhead"]
+    assert verdict.verdict == FAILS and verdict.measured.startswith("+20.0%")
+    for run in runs:
+        run.__dict__["processor_seconds"] = None
+    verdict = by_id(judge(CLAIMS, runs))["mnist-overhead"]
+    assert verdict.verdict == UNMEASURED and "processor_seconds" in verdict.note

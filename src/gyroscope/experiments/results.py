@@ -62,6 +62,15 @@ class RunResult:
             status = {}
         return known_metric(status.get("metric", ACCURACY.name), status.get("better"), status.get("percent"))
 
+    @cached_property
+    def processor_seconds(self) -> float | None:
+        """The processor time of all sessions of the run; None where one did not record its own."""
+        try:
+            sessions = json.loads((self.path / run_dir.ENVIRONMENT).read_text(encoding="utf-8"))
+            return math.fsum(session["processor_seconds"] for session in sessions)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     @property
     def best(self) -> float:
         """The best value of the task's metric."""

@@ -72,7 +72,8 @@ class TrainingLoop(ABC):
         """
         for callback in callbacks:
             callback.begin(self.title(), self.step, self.config.steps)
-        saved = time.monotonic()
+        saved = begun = time.monotonic()
+        begun_processor = time.process_time()
         status = run_dir.COMPLETE
         try:
             clock.start()
@@ -104,6 +105,10 @@ class TrainingLoop(ABC):
         finally:
             for callback in callbacks:
                 callback.end()
+        if directory:
+            directory.end_session(
+                seconds=time.monotonic() - begun, processor_seconds=time.process_time() - begun_processor
+            )
         result = self.result(status, directory)
         if directory and status == run_dir.INTERRUPTED:
             self._save_checkpoint(directory)

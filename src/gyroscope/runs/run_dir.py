@@ -305,9 +305,19 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
 
     def add_session(self) -> None:
         """Record the environment in which the run continues."""
-        path = self.path / ENVIRONMENT
         with disk_errors(self.path, "resume"):
-            _write_json(path, [*json.loads(path.read_text(encoding="utf-8")), environment()])
+            _write_json(self.path / ENVIRONMENT, [*self._sessions(), environment()])
+
+    def end_session(self, **times: float) -> None:
+        """Record how long this session took."""
+        with disk_errors(self.path, "finish"):
+            *earlier, this = self._sessions()
+            rounded = {name: round(seconds, 3) for name, seconds in times.items()}
+            _write_json(self.path / ENVIRONMENT, [*earlier, {**this, **rounded}])
+
+    def _sessions(self) -> list[dict[str, Any]]:
+        sessions: list[dict[str, Any]] = json.loads((self.path / ENVIRONMENT).read_text(encoding="utf-8"))
+        return sessions
 
 
 def _number(text: str) -> Number:

@@ -100,6 +100,27 @@ def workers_never_worse(task: str) -> Claim:
     )  # fmt: skip
 
 
+def _overhead() -> Check:
+    """Judge from the processor time of the runs, which is recorded, in pairs of placements with the same seed."""
+    pairs = placement_pairs("mnist", exception=False)
+
+    def judge(results: PaperResults) -> tuple[str, bool]:
+        ratios = []
+        for pair in pairs:
+            server, workers = ({run.config.seed: run.processor_seconds for run in results.get(key).runs} for key in pair)
+            ratios += [_quotient(workers[seed], server[seed]) for seed in server.keys() & workers.keys()]
+        middle = statistics.median(ratios)
+        return f"{middle - 1:+.1%} (median of {len(ratios)} pairs)", middle <= 1.05
+
+    return Check(tuple(key for pair in pairs for key in pair), judge)
+
+
+def _quotient(one: float | None, other: float | None) -> float:
+    if not one or not other:
+        raise MissingRunsError("a version that records processor_seconds")
+    return one / other
+
+
 def _is_observed(large: float, small: float) -> bool:
     """Return whether the smaller rate reduces a loss by more than a fifth."""
     return small < 0.8 * large
@@ -201,4 +222,8 @@ CLAIMS: tuple[Claim, ...] = (
                   lambda s1, s2, w1, w2: w1 <= min(INTANGIBLE, s1) and w2 <= min(INTANGIBLE, s2),
                   rule="median", f=12, place=PLACES, lr=RATES)),
     workers_never_worse("mnist"),
+    Claim("mnist-overhead", "Sections 1 and 3",
+          "Momentum at the workers has no additional overhead over momentum at the server (MNIST)",
+          "processor time of a run, workers / server, same setting and seed", "none", "median at most +5 %",
+          _overhead()),
 )  # fmt: skip
