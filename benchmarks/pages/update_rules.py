@@ -1,13 +1,15 @@
-"""Rewrite the tables of docs/rules.md from what the rules declare.
+"""Rewrite the tables of docs/rules.md, and what `gyroscope list` shows, from what the rules and the others declare.
 
 python -m benchmarks.pages.update_rules
 """
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 from benchmarks.pages import DOCS, markers
+from gyroscope.cli import list_names
 from gyroscope.rules import MIXTURES, PREAGGREGATIONS, RULES, Rule
 from gyroscope.rules.base import STEERABLE, Property
 
@@ -73,5 +75,11 @@ def unsupported() -> str:
     return "\n".join(lines)
 
 
+def names() -> str:
+    """Return the content of the file from which `gyroscope list` reads."""
+    return json.dumps({what: list_names.listing(what) for what in list_names.KINDS}, indent=1, ensure_ascii=False) + "\n"
+
+
 if __name__ == "__main__":
     markers.replace(DOCS / "rules.md", parts())
+    list_names.NAMES.write_text(names(), encoding="utf-8")

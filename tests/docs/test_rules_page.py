@@ -7,6 +7,7 @@ import re
 import pytest
 
 from benchmarks.pages import DOCS, markers, update_rules
+from gyroscope.cli import list_names
 from gyroscope.rules import PREAGGREGATIONS, RULES, parse
 
 PAGE = (DOCS / "rules.md").read_text(encoding="utf-8")
@@ -19,6 +20,11 @@ def test_the_tables_are_up_to_date() -> None:
         assert all(f"| `{name}` |" in parts[table] for table in ("rules", "properties"))
     robust = parse("dnc:robust=true").bound_factor(update_rules.N, update_rules.F)
     assert f"`dnc:robust=true`, which is within {robust:.3g} R of the honest mean" in PAGE
+
+
+def test_what_list_shows_is_up_to_date() -> None:
+    written = list_names.NAMES.read_text(encoding="utf-8")
+    assert update_rules.names() == written, "run python -m benchmarks.pages.update_rules"
 
 
 def test_krum_by_other_names_can_be_built() -> None:

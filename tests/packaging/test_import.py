@@ -42,6 +42,12 @@ def test_the_rules_load_neither_the_lab_nor_numba_nor_the_rest_of_the_package() 
     assert {name.split(".")[1] for name in ours if "." in name} == {"_core", "_linalg", "rules"}
 
 
+@pytest.mark.parametrize("command", ["--help", "list"])
+def test_help_and_list_do_not_wait_for_torch(command: str) -> None:
+    code = f"import sys, gyroscope.cli\ntry: gyroscope.cli.main([{command!r}])\nexcept SystemExit: pass"
+    assert {"torch", "numpy"} & set(loaded_by(code)) == set()
+
+
 def test_training_and_the_command_line_load_none_of_the_lab() -> None:
     loaded = set(loaded_by("import gyroscope.cli; gyroscope.cli.parser(); gyroscope.train"))
     assert set(LAB) & (loaded - set(loaded_by("import torch"))) == set()

@@ -76,7 +76,7 @@ def test_every_promised_file_is_there_and_pandas_reads_the_tables(made: Path) ->
     environment = json.loads((made / "environment.json").read_text())
     assert environment[0]["torch"] == torch.__version__
     assert {"commit", "threads", "python", "gyroscope", "numpy"} <= set(environment[0])
-    assert 0 < environment[0]["processor_seconds"] and 0 < environment[0]["seconds"]
+    assert environment[0]["processor_seconds"] > 0 and environment[0]["seconds"] > 0
 
 
 def test_the_configuration_on_record_is_complete_and_reruns_to_the_same_bytes(made: Path, tmp_path: Path) -> None:

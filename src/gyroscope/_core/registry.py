@@ -235,6 +235,12 @@ def installed(kind: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"gyroscope.{kind}s")}
 
 
+def extended() -> bool:
+    """Return whether an installed package other than this one adds to what can be named."""
+    kinds = ("rule", "preaggregation", "attack", "sharding", "variant")
+    return any(not point.value.startswith("gyroscope.") for kind in kinds for point in installed(kind).values())
+
+
 def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Factory[T]:
     points = installed(kind)
     module_name, _, attribute = name.partition(":")

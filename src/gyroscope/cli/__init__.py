@@ -27,6 +27,7 @@ from gyroscope.cli import (
     train,
     work,
 )
+from gyroscope.runs.command_options import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Begin with: gyroscope demo",
     )
     top.add_argument("--version", action="version", version=f"gyroscope {__version__}")
-    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
     for command in (
         demo,
         train,

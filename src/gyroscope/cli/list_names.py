@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gyroscope._core import registry
@@ -25,6 +27,8 @@ KINDS = (
     "placements",
     "shardings",
 )
+NAMES = Path(__file__).with_name("names.json")
+"""The listings of this package alone, to be shown without importing torch; see benchmarks.pages.update_rules."""
 _GUARANTEES = {
     "range": "within the range of honest rows",
     "distance": "near the mean of honest rows",
@@ -48,8 +52,9 @@ def add(commands: Any) -> None:
 
 
 def _list(options: argparse.Namespace) -> int:
+    known = None if registry.extended() else json.loads(NAMES.read_text(encoding="utf-8"))
     for what in [options.what] if options.what else KINDS:
-        header, lines = _listing(what)
+        header, lines = known[what] if known else listing(what)
         if not options.what:
             print(f"\n{_bold(what)}")
         table = text_table(header, lines)
@@ -61,7 +66,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _listing(what: str) -> tuple[list[str], list[list[str]]]:
+def listing(what: str) -> tuple[list[str], list[list[str]]]:
     """Return header and lines for one of KINDS; the entries of other packages come last."""
     from gyroscope import attacks, momentum, rules
     from gyroscope.runs.defences import DEFENCES

@@ -47,7 +47,12 @@ def add(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
+        options=_add_options,
     )
+    command.set_defaults(run=_redteam, reword=command_options.in_options)
+
+
+def _add_options(command: command_options.CommandParser) -> None:
     search = command.add_argument_group("how to search")
     search.add_argument("--budget", type=float, metavar="RUNS",
                         help="how many full-length runs it may take (default: 40)")  # fmt: skip
@@ -60,7 +65,6 @@ def add(commands: Any) -> None:
     search.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: one per core)")
     search.add_argument("--quiet", action="store_true", help="no progress")
     command_options.add_configuration(command, without=_CHOSEN_HERE)
-    command.set_defaults(run=_redteam, reword=command_options.in_options)
 
 
 def _redteam(options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import subprocess
@@ -90,7 +91,12 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
         epilog=examples,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
+        options=functools.partial(_add_options, name, port),
     )
+    command.set_defaults(run=_run, launch=name == "launch", reword=command_options.in_options)
+
+
+def _add_options(name: str, port: int, command: command_options.CommandParser) -> None:
     command_options.add_files(command)
     group = command.add_argument_group("where the server listens, and how long it waits for workers")
     for flag, kind, default, metavar, text in (
@@ -119,7 +125,6 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
                            help="let other machines connect without TLS: they can read and change the run")  # fmt: skip
     command_options.add_configuration(command)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-    command.set_defaults(run=_run, launch=name == "launch", reword=command_options.in_options)
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -36,14 +36,18 @@ def add(commands: Any) -> None:
         epilog=_TRAIN_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
+        options=_add_options,
     )
+    command.set_defaults(run=_train, reword=command_options.in_options)
+
+
+def _add_options(command: command_options.CommandParser) -> None:
     command_options.add_files(command)
     command_options.add_configuration(command)
     shown = command.add_argument_group("what is shown")
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
     shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
-    command.set_defaults(run=_train, reword=command_options.in_options)
 
 
 def _train(options: argparse.Namespace) -> int:

@@ -14,6 +14,31 @@ from typing import Any
 
 from gyroscope._core.errors import ConfigError
 
+
+class CommandParser(argparse.ArgumentParser):
+    """The parser of a command, which adds its options when it parses or prints its help.
+
+    Most of them come from modules that import torch, and `gyroscope --help` should not wait for that.
+    """
+
+    def __init__(self, *args: Any, options: Callable[[CommandParser], None] | None = None, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._add_options = options
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._fill()
+        return super().parse_known_args(args, namespace)
+
+    def format_help(self) -> str:
+        self._fill()
+        return super().format_help()
+
+    def _fill(self) -> None:
+        add, self._add_options = self._add_options, None
+        if add is not None:
+            add(self)
+
+
 STOPPED = 3
 """The exit code of a server that has too few workers, and of a worker that has lost its server."""
 

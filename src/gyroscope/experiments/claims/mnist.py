@@ -107,7 +107,9 @@ def _overhead() -> Check:
     def judge(results: PaperResults) -> tuple[str, bool]:
         ratios = []
         for pair in pairs:
-            server, workers = ({run.config.seed: run.processor_seconds for run in results.get(key).runs} for key in pair)
+            server, workers = (
+                {run.config.seed: run.processor_seconds for run in results.get(key).runs} for key in pair
+            )
             ratios += [_quotient(workers[seed], server[seed]) for seed in server.keys() & workers.keys()]
         middle = statistics.median(ratios)
         return f"{middle - 1:+.1%} (median of {len(ratios)} pairs)", middle <= 1.05

@@ -45,8 +45,6 @@ cannot be resumed, and `gyroscope report` does not read these directories.
 
 def add(commands: Any) -> None:
     """Add the command to the command line's parsers."""
-    from gyroscope.research.asynchronous.async_config import AsyncConfig
-
     command = commands.add_parser(
         "async",
         help="simulate asynchronous training: stale gradients, fast Byzantine workers, filters",
@@ -55,14 +53,20 @@ def add(commands: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
+        options=_add_options,
     )
+    command.set_defaults(run=_run)
+
+
+def _add_options(command: command_options.CommandParser) -> None:
+    from gyroscope.research.asynchronous.async_config import AsyncConfig
+
     files = command.add_argument_group("from and to files")
     files.add_argument("--config", metavar="TOML", help="read the configuration; options given besides it win")
     files.add_argument("--out", metavar="DIR", help="run directory to write (default: runs/ and a name of its own)")
     files.add_argument("--overwrite", action="store_true", help="replace the run in --out")
     command_options.add_configuration(command, AsyncConfig)
     command.add_argument_group("what is shown").add_argument("--quiet", action="store_true", help="no progress")
-    command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
