@@ -77,7 +77,9 @@ def unsupported() -> str:
 
 def names() -> str:
     """Return the content of the file from which `gyroscope list` reads."""
-    return json.dumps({what: list_names.listing(what) for what in list_names.KINDS}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({what: list_names.listing(what) for what in list_names.KINDS}, indent=1, ensure_ascii=False) + "\n"
+    )
 
 
 if __name__ == "__main__":

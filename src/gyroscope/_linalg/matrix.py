@@ -83,6 +83,13 @@ def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, T
         yield columns, block if point is None else block.sub_(point[columns])
 
 
+def _with(rows: Tensor, *others: object, **more: object) -> bool:
+    """Return whether the kernels take the matrix and the vectors of its dtype that belong to it."""
+    vectors = [other for other in (*others, *more.values()) if isinstance(other, Tensor) and other.dim() == 1]
+    return usable(rows, *(vector for vector in vectors if vector.shape == rows.shape[1:]))
+
+
+@accelerated_by(sums.squared_lengths, _with)
 def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
     """Return the (n,) squared distances of the rows from zero or another origin; inf for a row that is not finite."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
@@ -91,21 +98,50 @@ def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
     return total.nan_to_num_(nan=torch.inf, posinf=torch.inf)
 
 
-def products(rows: Tensor, vector: Tensor) -> Tensor:
-    """Return the (n,) inner products of the rows with a vector; NaN or infinite for a row that is not finite."""
+@accelerated_by(sums.squared_lengths_and_products, _with)
+def squared_lengths_and_products(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `squared_lengths` and the (n,) inner products with a vector, not finite for a row that is not finite."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for columns, block in blocks(rows):
         total += block @ vector[columns].to(torch.float64)
-    return total
+    return squared_lengths(rows), total
 
 
-def scaled(rows: Tensor, factors: Tensor) -> Tensor:
-    """Return each row times its factor; zeros where the factor is zero, whatever the row holds."""
-    out = torch.empty_like(rows, memory_format=torch.contiguous_format)
+@accelerated_by(row_updates.scaled, _with)
+def scaled(rows: Tensor, factors: Tensor, origin: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return each row's difference from the origin (or zero) times its factor, in float64.
+
+    Args:
+        rows: (n, d).
+        factors: (n,). Where one is zero the result is zero, whatever the row holds.
+        origin: (d,).
+        out: where to write the result; it may have another dtype than the rows.
+    """
+    out = torch.empty_like(rows, memory_format=torch.contiguous_format) if out is None else out
     unused = (factors == 0).unsqueeze(1)
-    for columns, block in blocks(rows):
-        out[:, columns] = block.mul_(factors.unsqueeze(1)).masked_fill_(unused, 0.0).to(rows.dtype)
+    for columns, block in blocks(rows, origin):
+        out[:, columns] = block.mul_(factors.unsqueeze(1)).masked_fill_(unused, 0.0).to(out.dtype)
     return out
+
+
+@accelerated_by(sums.weighted_sum, _with)
+def weighted_sum(
+    rows: Tensor, factors: Tensor, divisor: Tensor | float = 1.0, origin: Tensor | None = None,
+    share: Tensor | float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Return the sum of the rows times their factors, divided by the divisor, in float64; rounded to the rows' dtype.
+
+    Args:
+        rows: (n, d). A row with the factor zero may hold anything.
+        factors: (n,).
+        divisor: with integer factors and their sum as the divisor, the mean of equal rows is equal to them.
+        origin: (d,): this vector, times its share, is added to the quotient.
+        share: the factor of the origin.
+    """
+    unused = (factors == 0).unsqueeze(1)
+    parts = [factors.to(torch.float64) @ block.masked_fill_(unused, 0.0) for _, block in blocks(rows)]
+    total = torch.cat(parts) / divisor
+    return (total if origin is None else total + origin.to(torch.float64) * share).to(rows.dtype)
 
 
 def combined(rows: Tensor, weights: Tensor, divisors: Tensor | None = None) -> Tensor:

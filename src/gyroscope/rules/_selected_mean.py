@@ -23,14 +23,3 @@ def equal_weights(rows: Tensor, chosen: Tensor) -> Tensor:
     """Return (n,): the same weight for each chosen row, and zero for the others."""
     weight = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
     return weight.index_fill_(0, chosen, 1 / chosen.shape[0])
-
-
-def weighted_sum(rows: Tensor, chosen: Tensor, factors: Tensor, origin: Tensor | None = None) -> Tensor:
-    """Add up the chosen rows times their factors, in float64. Row numbers ascend.
-
-    With an origin, add up the rows' differences from it, and the origin once.
-    """
-    everybody = len(chosen) == len(rows)
-    blocks = (block for _, block in matrix.blocks(rows, origin))
-    total = torch.cat([factors @ (block if everybody else block.index_select(0, chosen)) for block in blocks])
-    return (total if origin is None else total + origin).to(rows.dtype)

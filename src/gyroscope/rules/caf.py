@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gyroscope._linalg import matrix
 from gyroscope.rules import _spectral
-from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, DistanceRule
 from gyroscope.rules.median import Median
@@ -66,7 +65,7 @@ class CAF(DistanceRule):
         chosen = weight.nonzero().flatten()
         shares = weight[chosen]
         equal = bool((shares == shares[0]).all())
-        return Aggregate(matrix.mean_of(rows, chosen) if equal else weighted_sum(rows, chosen, shares), weight)
+        return Aggregate(matrix.mean_of(rows, chosen) if equal else matrix.weighted_sum(rows, weight), weight)
 
 
 def filtered(table: Array, f: int, votes: Array | None = None) -> Array:

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances
+from gyroscope._linalg import distances, matrix
 from gyroscope.rules import _spectral
-from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.caf import CAF, filtered
@@ -89,8 +88,7 @@ class CAFHistory(ContextualRule):
         finite = histories.isfinite().all(dim=1, keepdim=True)
         kept = torch.where(finite, histories, torch.zeros_like(rows) if past is None else past)
         shares = torch.from_numpy(weight).to(rows.device)
-        chosen = shares.nonzero().flatten()
-        return Aggregate(weighted_sum(rows, chosen, shares[chosen]), shares), {"history": kept}
+        return Aggregate(matrix.weighted_sum(rows, shares), shares), {"history": kept}
 
 
 def _scale(table: Array, f: int) -> tuple[float, int]:

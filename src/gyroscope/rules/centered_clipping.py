@@ -61,14 +61,11 @@ class CenteredClipping(ContextualRule):
         if centre is None:
             centre = order_statistics.median(rows) if self.start == "median" else torch.zeros_like(rows[0])
         n = rows.shape[0]
-        count = torch.full((1,), float(n), dtype=torch.float64, device=rows.device)
         for _ in range(self.iterations):
             lengths = matrix.squared_lengths(rows, centre).sqrt_()
             radius = lengths.sort().values[(n - 1) // 2] if self.tau == "median" else float(self.tau)
             # v + sum of c_i (x_i - v) / n, where c_i is 1 within the radius, less beyond it, 0 for a non-finite row.
             clipped = torch.where(lengths > radius, radius / lengths, torch.ones_like(lengths))
             clipped = clipped.masked_fill(lengths.isinf(), 0.0)
-            pull = matrix.combined(rows, clipped.unsqueeze(0), count)[0]
-            rest = (n - clipped.sum()) / n
-            centre = (centre.to(torch.float64) * rest + pull.to(torch.float64)).to(rows.dtype)
+            centre = matrix.weighted_sum(rows, clipped, float(n), centre, (n - clipped.sum()) / n)
         return Aggregate(centre, None), {"centre": centre.clone()}

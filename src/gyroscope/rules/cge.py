@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from gyroscope._linalg import matrix
 from gyroscope.rules._selected_mean import mean_of_best
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -37,5 +37,4 @@ class CGE(Rule):
         return 1.0
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)  # no square overflows
-        return mean_of_best(rows, norms.nan_to_num_(nan=torch.inf, posinf=torch.inf), rows.shape[0] - f)
+        return mean_of_best(rows, matrix.squared_lengths(rows), rows.shape[0] - f)

@@ -14,7 +14,7 @@ from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import distances, matrix, order_statistics
 from gyroscope.rules import _spectral
-from gyroscope.rules._selected_mean import equal_weights, mean_of, weighted_sum
+from gyroscope.rules._selected_mean import equal_weights, mean_of
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
@@ -109,12 +109,13 @@ class DnC(ContextualRule):
             survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         if self.robust:
-            mean = weighted_sum(rows, chosen, factors[chosen] / len(chosen), centre)
-            return Aggregate(mean, equal_weights(rows, chosen)), {}
-        mean, weight = mean_of(rows, chosen)
-        if not mean.isfinite().all():  # the sum of some huge rows overflows, their mean does not
-            mean = (rows.index_select(0, chosen) / len(chosen)).sum(dim=0)
-        return Aggregate(mean, weight), {}
+            weight = equal_weights(rows, chosen)
+            shares = factors.mul(weight).masked_fill_(weight == 0, 0.0)
+            return Aggregate(matrix.weighted_sum(rows, shares, 1.0, centre, 1 - shares.sum()), weight), {}
+        mean = mean_of(rows, chosen)
+        if not mean.vector.isfinite().all():  # the sum of some huge rows overflows, their mean does not
+            mean = mean._replace(vector=(rows.index_select(0, chosen) / len(chosen)).sum(dim=0))
+        return mean, {}
 
     def _dropped(self, f: int) -> int:
         return math.ceil(self.c * f)

@@ -21,7 +21,7 @@ class FLTrust(ContextualRule):
 
     Needs `context.trusted`: set `trusted` in the configuration (--trusted 100). A row with a NaN or an infinity, and a
     row of zeros, has no direction and gets no weight. If no row agrees with the trusted gradient, the result is the
-    trusted gradient, and all weights are zero. Cost: three passes over the rows, besides the trusted gradient. The rule
+    trusted gradient, and all weights are zero. Cost: two passes over the rows, besides the trusted gradient. The rule
     does not use f. Weights: each worker's trust score, divided by their sum.
 
     Other implementations: in the paper workers send the change after many local steps, and the server makes as many;
@@ -41,11 +41,12 @@ class FLTrust(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)
         length = matrix.squared_lengths(trusted.unsqueeze(0)).sqrt_()
-        lengths = matrix.squared_lengths(rows).sqrt_()
+        squares, products = matrix.squared_lengths_and_products(rows, trusted)
+        lengths = squares.sqrt_()
         usable = lengths.isfinite() & (lengths > 0) & (length > 0)
-        cosines = matrix.products(rows, trusted) / (lengths * length)
+        cosines = products / (lengths * length)
         scores = cosines.clamp_min(0.0).masked_fill(~usable, 0.0)
         total = scores.sum()
         weight = torch.where(total > 0, scores / total, torch.zeros_like(scores))
-        vector = matrix.combined(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0).unsqueeze(0))[0]
+        vector = matrix.weighted_sum(rows, (weight * (length / lengths)).masked_fill(~usable, 0.0))
         return Aggregate(torch.where(total > 0, vector, trusted.to(rows.dtype)), weight), {}

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._linalg import matrix, order_statistics
-from gyroscope.rules._selected_mean import weighted_sum
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -79,7 +78,7 @@ class GeometricMedian(Rule):
             )
         share = torch.from_numpy(shares).to(rows.device)
         weight = torch.zeros(n, dtype=torch.float64, device=rows.device).index_copy_(0, kept, share)
-        return Aggregate(weighted_sum(rows, kept, share), weight)
+        return Aggregate(matrix.weighted_sum(rows, weight), weight)
 
 
 def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> Array:

@@ -63,7 +63,7 @@ class SafeGuard(ContextualRule):
         kept = good & near
         kept = torch.where(kept.any(), kept, near)  # if nobody would be left, only this round's distances count
         chosen = kept.to(torch.float64)
-        vector = matrix.combined(rows, chosen.unsqueeze(0), chosen.sum().unsqueeze(0))[0]
+        vector = matrix.weighted_sum(rows, chosen, chosen.sum())
         for window in sums:
             sums[window] = torch.where(present.unsqueeze(1), sums[window], sums[window] + vector)
         state = {**sums, "good": kept | (good & ~present), "age": torch.tensor(age + 1)}

@@ -13,7 +13,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope.rules._selected_mean import equal_weights, weighted_sum
+from gyroscope.rules._selected_mean import equal_weights
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
@@ -85,8 +85,9 @@ class SignGuard(ContextualRule):
         points = sign_counts(rows.index_select(1, places.to(rows.device)))
         passing = _passing(points, finite.cpu().numpy().nonzero()[0], usual.cpu().numpy())
         members = torch.from_numpy(passing).to(rows.device)
-        shares = torch.where(lengths > limit, limit / lengths, 1.0)[members] / len(members)
-        return Aggregate(weighted_sum(rows, members, shares), equal_weights(rows, members)), {}
+        weight = equal_weights(rows, members)
+        shares = torch.where(lengths > limit, limit / lengths, 1.0).mul_(weight).masked_fill_(weight == 0, 0.0)
+        return Aggregate(matrix.weighted_sum(rows, shares), weight), {}
 
 
 def sign_counts(part: Tensor) -> Array:

@@ -42,5 +42,6 @@ class Zeno(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         trusted = trusted_gradient(self, rows, context)
-        costs = self.rho * matrix.squared_lengths(rows) - matrix.products(rows, trusted)
+        squares, products = matrix.squared_lengths_and_products(rows, trusted)
+        costs = self.rho * squares - products
         return mean_of_best(rows, costs.nan_to_num(nan=torch.inf, posinf=torch.inf), rows.shape[0] - f), {}

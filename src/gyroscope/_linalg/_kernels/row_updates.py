@@ -25,6 +25,18 @@ def shift_and_clip(rows: Tensor, shift: Tensor | None, limit: float) -> None:
     threads.spread_rows(compiled.row_loops.shift_and_clip, n, d, matrix, rows.stride(0), d, vector, limit)
 
 
+def scaled(rows: Tensor, factors: Tensor, origin: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+    """Return each row's difference from the origin (or zero) times its factor, in `out` if given."""
+    n, d = rows.shape
+    out = torch.empty(n, d, dtype=rows.dtype) if out is None else out
+    values = flat(rows)
+    also = values[:0] if origin is None else flat(origin)
+    known = factors.numpy().astype(np.float64, copy=False)
+    arguments = values, rows.stride(0), d, known, also, flat(out), out.stride(0)
+    threads.spread_rows(compiled.row_loops.scale, n, d, *arguments)
+    return out
+
+
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
     """Add mu times the rows of `memory` and gain times those of `gradient`, in place, where the sums are finite.
 

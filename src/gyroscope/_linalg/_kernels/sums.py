@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -50,15 +50,55 @@ def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
 
 def mean_of(rows: Tensor, chosen: Tensor | Sequence[int]) -> Tensor:
     """Return the mean of the rows with the chosen indices. The other rows are never read."""
-    n, d = rows.shape
     indices = np.array(chosen.tolist() if isinstance(chosen, Tensor) else chosen, dtype=np.int64)
-    if indices.size == 0 or indices.min() < 0 or indices.max() >= n:
-        raise ValueError(f"the chosen must be some of the rows 0 to {n - 1}, got {indices.tolist()}")
-    bounds = threads.pieces(indices.size, d, compiled.lanes.WIDE)
-    out = torch.empty(d, dtype=rows.dtype)
-    arguments = flat(rows), indices, n, rows.stride(0), out.numpy()
-    threads.spread_pieces(compiled.sum_loops.mean_of, bounds, *arguments)
+    if indices.size == 0 or indices.min() < 0 or indices.max() >= len(rows):
+        raise ValueError(f"the chosen must be some of the rows 0 to {len(rows) - 1}, got {indices.tolist()}")
+    return _weighted(rows, indices, np.ones(indices.size), indices.size)
+
+
+def weighted_sum(
+    rows: Tensor, factors: Tensor, divisor: Tensor | float = 1.0, origin: Tensor | None = None,
+    share: Tensor | float = 1.0,
+) -> Tensor:  # fmt: skip
+    """Return the sum of the rows times their factors, divided; plus the origin times its share."""
+    known = factors.numpy().astype(np.float64, copy=False)
+    chosen = np.flatnonzero(known)  # NaN is not zero
+    if chosen.size == 0:
+        return torch.zeros_like(rows[0]) if origin is None else (origin.double() * share).to(rows.dtype)
+    return _weighted(rows, chosen, known[chosen], float(divisor), origin, float(share))
+
+
+def _weighted(
+    rows: Tensor, chosen: Any, factors: Any, divisor: float, origin: Tensor | None = None, share: float = 0.0
+) -> Tensor:
+    n, d = rows.shape
+    bounds = threads.pieces(chosen.size, d, compiled.lanes.WIDE)
+    out, values = torch.empty(d, dtype=rows.dtype), flat(rows)
+    also = values[:0] if origin is None else flat(origin)
+    arguments = values, chosen, factors, float(divisor), also, share, n, rows.stride(0), out.numpy()
+    threads.spread_pieces(compiled.sum_loops.weighted_sum, bounds, *arguments)
     return out
+
+
+def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
+    """Return the (n,) squared distances of the rows from zero or another origin; inf for a row that is not finite."""
+    return _row_sums(rows, origin, None)[0]
+
+
+def squared_lengths_and_products(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
+    """Return `squared_lengths`, and the (n,) inner products of the rows with a vector, in one pass."""
+    return _row_sums(rows, None, vector)
+
+
+def _row_sums(rows: Tensor, origin: Tensor | None, vector: Tensor | None) -> tuple[Tensor, Tensor]:
+    n, d = rows.shape
+    bounds = threads.pieces(n, d, compiled.lanes.WIDE)
+    values = flat(rows)
+    others = [values[:0] if other is None else flat(other) for other in (origin, vector)]
+    squares, dots = np.empty((len(bounds) - 1, n)), np.empty((len(bounds) - 1, n))
+    threads.spread(compiled.sum_loops.row_sums, len(squares), values, n, rows.stride(0), *others, bounds, squares, dots)
+    lengths, products = (torch.from_numpy(parts.sum(axis=0)) for parts in (squares, dots))
+    return lengths.nan_to_num_(nan=torch.inf, posinf=torch.inf), products
 
 
 def products(vectors: Sequence[Vector], pairs: Iterable[tuple[int, int]] | None = None) -> Products:

@@ -20,6 +20,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     narrow,
     padded,
     store,
+    subtract,
 )
 
 _WIDTH = 256
@@ -115,6 +116,32 @@ def _shifted_squares(rows: Any, at: int, d: int, shift: Any) -> float:
             rows[at + column] += shift[column]
         total += np.float64(rows[at + column]) ** 2
     return total
+
+
+@kernel
+def scale(
+    rows: Any, stride: int, d: int, factors: Any, origin: Any, out: Any, out_stride: int, begin: int, end: int
+) -> None:
+    """out[row] = factor * (rows[row] - origin) for rows begin, ..., end - 1; the origin may be empty, for zero.
+
+    Zeros where the factor is zero, whatever the row holds.
+    """
+    for row in range(begin, end):
+        at, to, factor = row * stride, row * out_stride, factors[row]
+        if factor == 0:
+            out[to : to + d] = 0
+            continue
+        wide, whole = broadcast_wide(factor), d - d % WIDE
+        for column in range(0, whole, WIDE):
+            value = load_wide(rows, at + column)
+            if origin.size:
+                value = subtract(value, load_wide(origin, column))
+            store(out, to + column, narrow(out, multiply(value, wide)))
+        for column in range(whole, d):
+            rest = np.float64(rows[at + column])
+            if origin.size:
+                rest -= origin[column]
+            out[to + column] = rest * factor
 
 
 @kernel

@@ -97,8 +97,14 @@ def _in_next_block(part: int, n: int, row: int) -> tuple[int, int]:
 
 
 @kernel
-def mean_of(rows: Any, chosen: Any, height: int, stride: int, out: Any, begin: int, end: int) -> None:
-    """Compute the mean of the chosen of `height` rows in columns begin, ..., end - 1 of rows[row * stride + column]."""
+def weighted_sum(
+    rows: Any, chosen: Any, factors: Any, divisor: float, origin: Any, share: float, height: int, stride: int, out: Any,
+    begin: int, end: int,
+) -> None:  # fmt: skip
+    """Add up the chosen of `height` rows times their factors, divide, add the origin (unless empty) times its share.
+
+    In columns begin, ..., end - 1 of rows[row * stride + column].
+    """
     rest = np.empty(WIDE, rows.dtype)
     for start in range(begin, end, WIDE):
         source, at, step, target, to = rows, start, stride, out, start
@@ -110,10 +116,49 @@ def mean_of(rows: Any, chosen: Any, height: int, stride: int, out: Any, begin: i
             which, line = _in_next_block(part, chosen.size, index)
             prefetch(source, at + chosen[which] * step + line)
             prefetch(source, at + chosen[index] * step + _NEAR)
-            total = add(total, load_wide(source, at + chosen[index] * step))
-        store(target, to, narrow(rows, divide(total, broadcast_wide(chosen.size))))
+            total = multiply_add(load_wide(source, at + chosen[index] * step), broadcast_wide(factors[index]), total)
+        total = divide(total, broadcast_wide(divisor))
+        if origin.size:
+            also, place = origin, start
+            if start + WIDE > end:
+                also, place = padded(origin, 1, 0, start, end, WIDE), 0
+            total = multiply_add(load_wide(also, place), broadcast_wide(share), total)
+        store(target, to, narrow(rows, total))
         if start + WIDE > end:
             out[start:end] = rest[: end - start]
+
+
+@kernel
+def row_sums(
+    rows: Any, n: int, stride: int, origin: Any, vector: Any, bounds: Any, squares: Any, dots: Any, first: int,
+    last: int,
+) -> None:  # fmt: skip
+    """Add up the squares of all rows (less the origin, unless empty), and their products with a vector (unless empty).
+
+    For the columns of pieces first, ..., last - 1, which start at the bounds; squares[piece] and dots[piece] have a
+    value per row.
+    """
+    for piece in range(first, last):
+        begin, end = bounds[piece], bounds[piece + 1]
+        whole = end - (end - begin) % WIDE
+        for row in range(n):
+            at = row * stride
+            square, dot = broadcast_wide(0.0), broadcast_wide(0.0)
+            for column in range(begin, whole, WIDE):
+                value = load_wide(rows, at + column)
+                if vector.size:
+                    dot = multiply_add(value, load_wide(vector, column), dot)
+                if origin.size:
+                    value = subtract(value, load_wide(origin, column))
+                square = multiply_add(value, value, square)
+            squares[piece, row], dots[piece, row] = _lanes(square).sum(), _lanes(dot).sum()
+            for column in range(whole, end):
+                rest = np.float64(rows[at + column])
+                if vector.size:
+                    dots[piece, row] += rest * vector[column]
+                if origin.size:
+                    rest -= origin[column]
+                squares[piece, row] += rest * rest
 
 
 @kernel
