@@ -15,7 +15,13 @@ from torch import Tensor
 
 from gyroscope._linalg import moments
 from gyroscope._linalg._kernels import row_updates, sums
-from gyroscope._linalg.matrix import shift_and_clip
+from gyroscope._linalg.matrix import (
+    scaled,
+    shift_and_clip,
+    squared_lengths,
+    squared_lengths_and_products,
+    weighted_sum,
+)
 
 
 @given(rows, st.sampled_from((0.0, 1e4)))
@@ -116,6 +122,45 @@ def test_mean_of_chosen_rows(matrix: Tensor, data: st.DataObject) -> None:
     good, mean = kept[:, ~bad], kept[:, ~bad].mean(dim=0)
     scale = good.abs().amax(dim=0) if good.numel() else mean
     assert bool(((got[~bad] - mean).abs() <= 1e-7 * mean.abs() + 1e-13 * scale + 1e-45).all())
+
+
+@given(rows, st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_lengths_and_products(matrix: Tensor, from_origin: bool) -> None:
+    origin = matrix[0].nan_to_num(0.5).clamp(-1e30, 1e30)
+    got = squared_lengths(matrix, origin if from_origin else None)
+    assert close(got, plain(squared_lengths, matrix, origin if from_origin else None), 1e-12)
+    lengths, products = squared_lengths_and_products(matrix, origin)
+    expected_lengths, expected = plain(squared_lengths_and_products, matrix, origin)
+    assert close(lengths, expected_lengths, 1e-12)
+    known = matrix.isfinite().all(dim=1)
+    sizes = matrix.double().abs() @ origin.double().abs()
+    assert not products[~known].isfinite().any() and not expected[~known].isfinite().any()
+    assert bool(((products - expected).abs() <= 1e-13 * sizes)[known].all())
+
+
+FACTORS = torch.tensor([0.0, 1.0, 0.25, -1.5, 1e-3], dtype=torch.float64)
+
+
+@given(rows, st.integers(0, 2**32 - 1), st.booleans())
+@settings(deadline=None, max_examples=150)
+def test_weighted_sums_and_scaled_rows(matrix: Tensor, seed: int, with_origin: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    factors = FACTORS[torch.randint(len(FACTORS), (len(matrix),), generator=generator)]
+    origin = matrix[0].nan_to_num(0.5).clamp(-1e30, 1e30).contiguous() if with_origin else None
+    arguments = (matrix, factors, 3.0, origin, 0.5)
+    got, expected = weighted_sum(*arguments), plain(weighted_sum, *arguments)
+    used = matrix[factors != 0].double()
+    sizes = used.abs().T @ factors[factors != 0].abs() + (0 if origin is None else origin.double().abs())
+    assert torch.equal(got.isfinite(), expected.isfinite())
+    known = used.isfinite().all(dim=0)
+    rounding = torch.finfo(matrix.dtype).eps
+    near = (got - expected).abs() <= rounding * expected.abs() + 1e-13 * sizes + 1e-44
+    assert bool(near[known & expected.isfinite()].all())
+    for out in (None, torch.empty(matrix.shape, dtype=torch.float64)):
+        moved, slowly = scaled(matrix, factors, origin, out).clone(), plain(scaled, matrix, factors, origin, out)
+        assert close(moved, slowly, 2 * rounding), "the plain path rounds alike"
+        assert not moved[factors == 0].any()
 
 
 def test_chosen_rows_must_exist() -> None:
