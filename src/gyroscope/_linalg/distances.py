@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels import accelerated_by, pairwise
-from gyroscope._linalg.matrix import blocks
+from gyroscope._linalg.matrix import blocks, scaled
+
+_COLUMNS = 1 << 16
+"""Columns of scaled rows at a time, which stay in the cache."""
 
 
 @accelerated_by(pairwise.squared_distances)
@@ -25,3 +28,21 @@ def squared_distances(rows: Tensor) -> Tensor:
     upper = torch.triu_indices(n, n, offset=1, device=rows.device)
     table[upper[0], upper[1]] = squares.nan_to_num_(nan=torch.inf, posinf=torch.inf)
     return table + table.T
+
+
+def unit_distances(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
+    """Return the (n, n) squared distances between the rows' differences from an origin (or zero), times their factors.
+
+    Args:
+        rows: (n, d).
+        factors: (n,): the inverse lengths, to compare directions. The scaled row is zero where its factor is zero.
+        dtype: in which the scaled rows are compared.
+        origin: (d,).
+    """
+    table = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+    buffer = rows.new_empty(len(rows), min(_COLUMNS, rows.shape[1]), dtype=dtype)
+    for start in range(0, rows.shape[1], _COLUMNS):
+        part = rows[:, start : start + _COLUMNS]
+        here = None if origin is None else origin[start : start + _COLUMNS]
+        table += squared_distances(scaled(part, factors, here, buffer[:, : part.shape[1]]))
+    return table

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,14 +11,15 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances
+from gyroscope._linalg import matrix
+from gyroscope._linalg.distances import unit_distances
 from gyroscope.rules._selected_mean import equal_weights
 from gyroscope.rules._spectral import Array, table_of
 from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
 from gyroscope.rules.median import Median
 
-_COLUMNS = 1 << 16
-"""Columns per block, so that the block of unit vectors stays in the cache."""
+_TINY = 1e-280
+"""A squared length below this has lost digits, or all of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,17 +79,16 @@ class FLAME(ContextualRule):
         directions = _Directions(rows)
         admitted, size = (ball, n - f) if self.linkage == "ball" else (majority, n // 2 + 1)
         members = torch.from_numpy(admitted(directions.cosine_distances(), size, directions.equal)).to(rows.device)
+        weight = equal_weights(rows, members)
         limit = directions.lengths.sort().values[(n - 1) // 2]
-        unit = limit if 0 < limit < math.inf else torch.ones_like(limit)  # a length may be no float32 number
-        shares = directions.lengths[members].clamp(max=limit) / unit / len(members)
-        vector = torch.cat([shares.to(units.dtype) @ units for units in directions.units(members)]).double() * unit
+        vector = directions.mean(directions.lengths.clamp(max=limit), weight)
         if self.noise > 0:
             draw = torch.randn(d, generator=context.generator("flame"), dtype=torch.float64)
-            vector += self.noise * limit * draw.to(rows.device)
+            vector = (vector + self.noise * limit * draw.to(rows.device)).to(rows.dtype)
         if limit < math.inf:  # no value is larger than an honest length, but rounding may take it past the last number
             largest = torch.finfo(rows.dtype).max
             vector.clamp_(-largest, largest)
-        return Aggregate(vector.to(rows.dtype), equal_weights(rows, members)), {}
+        return Aggregate(vector, weight), {}
 
 
 class _Directions:
@@ -99,34 +98,32 @@ class _Directions:
     """
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
         self.dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        largest = torch.maximum(rows.amax(dim=1).abs(), rows.amin(dim=1).abs()).to(self.dtype)
-        self.scale = torch.where(largest > 0, largest, 1.0)  # so that no square overflows or vanishes
-        scaled = (row.to(self.dtype) / by for row, by in zip(rows, self.scale, strict=True))
-        roots = torch.stack([torch.linalg.vector_norm(row, dtype=torch.float64) for row in scaled])
-        self.roots = torch.where(roots > 0, roots, 1.0).to(self.dtype)
-        self.lengths = (roots * largest.double()).nan_to_num_(nan=torch.inf, posinf=torch.inf)
+        squares, scale = matrix.squared_lengths(rows), torch.ones(len(rows), dtype=torch.float64, device=rows.device)
+        if self.dtype == torch.float64 and bool((squares.isinf() | (squares < _TINY)).any()):
+            # Of float64 values, squares may overflow or vanish.
+            largest = torch.maximum(rows.amax(dim=1).abs(), rows.amin(dim=1).abs())
+            scale = torch.where((largest > 0) & (largest < torch.inf), largest, 1.0)
+            rows = rows / scale.unsqueeze(1)
+            squares = matrix.squared_lengths(rows)
+        self.rows, self.roots = rows, squares.sqrt_()
+        self.lengths = (self.roots * scale).nan_to_num_(nan=torch.inf, posinf=torch.inf)
         """(n,): inf for a row that is not finite, or whose length overflows."""
         self.same = 8 * torch.finfo(self.dtype).eps ** 2
         """Squared distances of unit vectors below this are rounding errors: the rows point the same way."""
         self.equal = 1 + (1e-6 if self.dtype == torch.float32 else 1e-11)
         """Distances whose quotient is less are equal."""
 
-    def units(self, chosen: Tensor | None = None) -> Iterator[Tensor]:
-        """Yield the unit vectors of all or the chosen rows, in blocks of columns; a row of zeros stays zero."""
-        scale, roots = self.scale.unsqueeze(1), self.roots.unsqueeze(1)
-        if chosen is not None:
-            scale, roots = scale[chosen], roots[chosen]
-        for start in range(0, self.rows.shape[1], _COLUMNS):
-            block = self.rows[:, start : start + _COLUMNS]
-            block = block if chosen is None else block.index_select(0, chosen)
-            yield block.to(self.dtype).div(scale).div_(roots)
+    def mean(self, lengths: Tensor, weight: Tensor) -> Tensor:
+        """Return the mean of the rows, brought to these lengths, with the given weights."""
+        factors = lengths / torch.where(self.roots > 0, self.roots, 1.0) * weight
+        return matrix.weighted_sum(self.rows, factors.masked_fill_(weight == 0, 0.0))
 
     def cosine_distances(self) -> Array:
         """Return (n, n): 1 - cosine; inf for a row that is not finite."""
-        parts = [table_of(distances.squared_distances(units)) for units in self.units()]
-        table = np.sum(parts, axis=0) / 2
+        usual = (self.roots > 0) & (self.roots < torch.inf)  # a row of zeros stays zero
+        units = unit_distances(self.rows, torch.where(usual, 1 / self.roots, 1.0), self.dtype)
+        table = table_of(units) / 2
         table[table < self.same] = 0
         zero = (self.lengths == 0).cpu().numpy()
         table[zero != zero[:, None]] *= 2  # the cosine of a unit vector and zero counts as 0

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._linalg import matrix, order_statistics
+from gyroscope._linalg.distances import unit_distances
 from gyroscope.rules._spectral import Array
 from gyroscope.rules.base import Aggregate, Rule
 
@@ -84,17 +85,16 @@ class GeometricMedian(Rule):
 def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> Array:
     """Return the rows as points around the center, in as few dimensions as they span, with the same distances.
 
-    They follow from the products of all pairs of rows as unit vectors, so directions are exact whatever the lengths.
+    They follow from the distances between all pairs of rows as unit vectors, so directions are exact whatever the
+    lengths.
     """
     n, d = rows.shape
-    scale = torch.where(lengths > 0, lengths, 1.0).unsqueeze(1)
     if d <= 4 * n:
         points = rows.double() - center.double()
     else:
-        products = torch.zeros(n, n, dtype=torch.float64, device=rows.device)
-        for _, block in matrix.blocks(rows, center):
-            block /= scale
-            products.addmm_(block, block.T)
+        away = lengths > 0
+        table = unit_distances(rows, torch.where(away, 1 / lengths, 0.0), torch.float64, center)
+        products = (1 - table / 2) * (away & away.unsqueeze(1))
         values, vectors = torch.linalg.eigh(products)
         points = vectors * values.clamp_(min=0).sqrt_() * lengths.unsqueeze(1)
     on_host: Array = points.cpu().numpy()
