@@ -111,10 +111,10 @@ def dnc(
     """
     matrix, n, d = np.array(rows), len(rows), len(rows[0])
     dropped = math.ceil(c * f)
-    generator = (context or RuleContext()).generator("dnc")
+    draws = (context or RuleContext()).draw("dnc", min(coordinates, d), d, iterations)
     survived = [0] * n
     for _ in range(iterations):
-        places = sorted(torch.randperm(d, generator=generator)[:coordinates].tolist())
+        places = next(draws).tolist() if coordinates < d else list(range(d))
         known = [i for i in usable(matrix[:, places].tolist()) if np.isfinite(matrix[i]).all()]
         known = [i for i in known if not robust or i in usable(rows)]  # the others cannot be shortened: too far off
         part = shortened(matrix[:, places])[known] if robust else matrix[known][:, places]
@@ -262,8 +262,8 @@ def signguard(
     if any(abs(lengths[i] - bound * limit) < 1e-12 * limit for i in known for bound in (lower, upper)):
         return None
     usual = [i for i in known if lower * limit <= lengths[i] <= upper * limit]
-    places = torch.randperm(d, generator=(context or RuleContext()).generator("signguard")).tolist()
-    places = places[: math.ceil(fraction * d)]
+    (drawn,) = (context or RuleContext()).draw("signguard", math.ceil(fraction * d), d)
+    places = drawn.tolist()
     points = [
         [float(sum(sign(rows[i][j]) for j in places)) for sign in (lambda x: x > 0, lambda x: x == 0, lambda x: x < 0)]
         for i in known

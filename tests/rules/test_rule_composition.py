@@ -223,7 +223,8 @@ def test_wrong_parameters_are_refused(make: object, says: str) -> None:
 
 # --------------------------------------------------------------------------------------------- composition
 
-CHAINS = ["nnm+krum", "nnm+bulyan", "bucketing:s=3+krum:m=1", "nnm+bucketing+krum", "arc+nnm+median", "clip+bulyan"]
+CHAINS = ["nnm+krum", "nnm+bulyan", "nnm+mda", "nnm+monna", "nnm+smea", "nnm+caf", "arc+nnm+krum:m=1",
+          "bucketing:s=3+krum:m=1", "nnm+bucketing+krum", "arc+nnm+median", "clip+bulyan"]  # fmt: skip
 by_chain = pytest.mark.parametrize("spec", CHAINS)
 
 
@@ -243,7 +244,9 @@ def test_a_composed_rule_is_the_rule_on_what_the_stages_leave(spec: str, seed: i
         left, shares = prepared.rows, prepared.shares @ shares
     expected = rule.rule(left, f)
     vector, weight = rule(rows, f, CONTEXT)
-    assert torch.equal(vector, expected.vector) and vector.isfinite().all()
+    assert vector.isfinite().all()
+    # A rule behind nnm that reads distances does not compute the mixed rows.
+    torch.testing.assert_close(vector, expected.vector, rtol=1e-10, atol=1e-10)
     if expected.weight is None:
         assert weight is None
     else:

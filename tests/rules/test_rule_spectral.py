@@ -227,8 +227,7 @@ def test_dnc_takes_the_rows_that_survived_most_if_none_survived_all() -> None:
     """One coordinate at a time, each of which has another row far out."""
     rows = 100 * torch.eye(5, dtype=torch.float64)
     rule, context = DnC(iterations=40, coordinates=1, c=1.0), RuleContext(seed=3)
-    drawn = context.generator("dnc")
-    dropped = [int(torch.randperm(5, generator=drawn)[0]) for _ in range(40)]
+    dropped = [int(drawn) for drawn in context.draw("dnc", 1, 5, 40)]
     counts = [dropped.count(row) for row in range(5)]
     assert min(counts) > 0
     assert chosen(rule(rows, 1, context)) == [row for row in range(5) if counts[row] == min(counts)]

@@ -46,3 +46,23 @@ def unit_distances(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Te
         here = None if origin is None else origin[start : start + _COLUMNS]
         table += squared_distances(scaled(part, factors, here, buffer[:, : part.shape[1]]))
     return table
+
+
+def mixed_distances(table: Tensor, shares: Tensor) -> Tensor:
+    """Return the squared distances between mixed rows, from those between the rows: no cost depends on d.
+
+    If the shares of each mixed row add up to 1, the difference of two of them is a sum of rows with weights w that add
+    up to 0, and its square is minus half of the sum of w_i w_j times the squared distances. Rows in which both have the
+    same share drop out, so what is near to each other stays near, however far others are.
+
+    Args:
+        table: (n, n) squared distances; those that are infinite must not matter.
+        shares: (m, n) the share of each row in each mixed row.
+    """
+    known = table.masked_fill(table.isinf(), 0.0)
+    mixed = []
+    for one in shares:
+        weights = shares - one
+        mixed.append((weights @ known).mul_(weights).sum(dim=1))
+    squares = torch.stack(mixed).mul_(-0.5)
+    return ((squares + squares.T) / 2).clamp_(min=0.0)

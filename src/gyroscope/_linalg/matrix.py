@@ -75,6 +75,20 @@ def copy_finite(source: Tensor, target: Tensor) -> bool:
     return bool(all_finite(target.copy_(source)))
 
 
+def finite_rows(rows: Tensor) -> Tensor:
+    """Return (n,): which rows hold neither NaN nor infinities."""
+    finite = squared_lengths(rows).isfinite()
+    return rows.isfinite().all(dim=1) if rows.dtype == torch.float64 else finite  # their squares may overflow
+
+
+@accelerated_by(row_updates.sign_counts)
+def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
+    """Return (n, 3): how many of each row's values at these places are positive, zero (or NaN) and negative."""
+    part = rows.index_select(1, places.to(rows.device))
+    positive, negative = (part > 0).sum(dim=1), (part < 0).sum(dim=1)
+    return torch.stack([positive, part.shape[1] - positive - negative, negative], dim=1)
+
+
 def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
     """Yield blocks of columns, each as its slice and a new float64 matrix of the rows (less the point) there."""
     for start in range(0, rows.shape[1], _BLOCK):

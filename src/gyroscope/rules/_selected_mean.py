@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from gyroscope._linalg import matrix
-from gyroscope.rules.base import Aggregate
+from gyroscope.rules.base import Aggregate, equal_weights
 
 
 def mean_of_best(rows: Tensor, scores: Tensor, count: int) -> Aggregate:
@@ -17,9 +16,3 @@ def mean_of_best(rows: Tensor, scores: Tensor, count: int) -> Aggregate:
 def mean_of(rows: Tensor, chosen: Tensor) -> Aggregate:
     """Average the chosen rows, each with the same weight."""
     return Aggregate(matrix.mean_of(rows, chosen), equal_weights(rows, chosen))
-
-
-def equal_weights(rows: Tensor, chosen: Tensor) -> Tensor:
-    """Return (n,): the same weight for each chosen row, and zero for the others."""
-    weight = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
-    return weight.index_fill_(0, chosen, 1 / chosen.shape[0])

@@ -65,6 +65,21 @@ class RuleContext:
         """Return a generator for one purpose of a rule in this round; each call returns the same random numbers."""
         return random_streams.generator(self.seed, f"rule/{self.scope}{purpose}", self.step, device=device)
 
+    def draw(self, purpose: str, count: int, among: int, rounds: int = 1) -> Iterator[Tensor]:
+        """Yield `rounds` times `count` of the numbers 0 to among - 1, in order; every set of them is as likely.
+
+        A permutation of all numbers would take far longer where few are drawn.
+        """
+        generator = self.generator(purpose)
+        fewer = min(count, among - count)
+        for _ in range(rounds):
+            drawn = torch.zeros(among, dtype=torch.bool)
+            left = fewer
+            while left > 0:
+                drawn[torch.randint(among, (left,), generator=generator)] = True
+                left = fewer - int(drawn.sum())
+            yield (drawn if fewer == count else ~drawn).nonzero().flatten()
+
     def within(self, part: str) -> RuleContext:
         """Return the context for one part of the rule, with that part's state and random streams of its own.
 
@@ -313,6 +328,44 @@ class DistanceRule(Rule):
 
     @abstractmethod
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate: ...
+
+    def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate | None:
+        """Run the algorithm on mixed rows, `shares @ rows`, without computing them.
+
+        Args:
+            rows: (n, d).
+            shares: (m, n): the share of each row in each mixed row; a row without a share may hold anything.
+            f: How many of the mixed rows may be Byzantine.
+            table: (m, m): the squared distances between the mixed rows.
+
+        Returns:
+            The result with the weights of the mixed rows; None if the rule needs to see the mixed rows.
+        """
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class SelectionRule(DistanceRule):
+    """A rule that takes the mean of some rows, which it chooses by their distances: it implements `choose`."""
+
+    @abstractmethod
+    def choose(self, table: Tensor, f: int) -> Tensor:
+        """Return the numbers of the chosen rows, given the squared distances between all rows."""
+
+    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
+        chosen = self.choose(table, f)
+        return Aggregate(matrix.mean_of(rows, chosen), equal_weights(rows, chosen))
+
+    def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate:
+        chosen = self.choose(table, f)
+        mean = shares.index_select(0, chosen).mean(dim=0)
+        return Aggregate(matrix.weighted_sum(rows, mean), equal_weights(shares, chosen))
+
+
+def equal_weights(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Return (n,): the same weight for each chosen row, and zero for the others."""
+    weight = torch.zeros(rows.shape[0], dtype=torch.float64, device=rows.device)
+    return weight.index_fill_(0, chosen, 1 / chosen.shape[0])
 
 
 def trusted_gradient(rule: Rule, rows: Tensor, context: RuleContext) -> Tensor:

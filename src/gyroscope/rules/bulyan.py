@@ -64,9 +64,12 @@ class Bulyan(ScoreRule):
         return 3 * math.sqrt(n - 2 * f - self.slack) * self.score_bound_factor(neighbours, f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        shares = self._selections(table, f)
-        vector = order_statistics.mean_around_median(rows, len(shares) - 2 * f, shares)
-        return Aggregate(vector, shares.mean(dim=0))
+        return self.combine_mixed(rows, torch.eye(len(rows), dtype=torch.float64, device=rows.device), f, table)
+
+    def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate:
+        selections = self._selections(table, f)
+        vector = order_statistics.mean_around_median(rows, len(selections) - 2 * f, selections @ shares)
+        return Aggregate(vector, selections.mean(dim=0))
 
     def _selections(self, table: Tensor, f: int) -> Tensor:
         """Return (theta, n): the share of each row in each selection, from the squared distances between the rows."""

@@ -67,6 +67,10 @@ class CAF(DistanceRule):
         equal = bool((shares == shares[0]).all())
         return Aggregate(matrix.mean_of(rows, chosen) if equal else matrix.weighted_sum(rows, weight), weight)
 
+    def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate:
+        weight = torch.from_numpy(filtered(_spectral.table_of(table), f)).to(rows.device)
+        return Aggregate(matrix.weighted_sum(rows, weight @ shares), weight)
+
 
 def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
     """Return (n,): each row's share in the mean of smallest top eigenvalue.

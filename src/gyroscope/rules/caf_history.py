@@ -85,10 +85,12 @@ class CAFHistory(ContextualRule):
                 weight = None
         if weight is None:
             weight = filtered(table, f)
-        finite = histories.isfinite().all(dim=1, keepdim=True)
-        kept = torch.where(finite, histories, torch.zeros_like(rows) if past is None else past)
+        finite = matrix.finite_rows(histories)
+        if not bool(finite.all()):
+            before = torch.zeros_like(rows) if past is None else past
+            histories = torch.where(finite.unsqueeze(1), histories, before)
         shares = torch.from_numpy(weight).to(rows.device)
-        return Aggregate(matrix.weighted_sum(rows, shares), shares), {"history": kept}
+        return Aggregate(matrix.weighted_sum(rows, shares), shares), {"history": histories}
 
 
 def _scale(table: Array, f: int) -> tuple[float, int]:

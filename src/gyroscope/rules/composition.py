@@ -12,10 +12,11 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError, InfeasibleError, either
-from gyroscope._linalg import matrix
+from gyroscope._linalg import distances, matrix
 from gyroscope.rules.base import (
     Aggregate,
     ContextualRule,
+    DistanceRule,
     Guarantee,
     Property,
     Reads,
@@ -30,6 +31,7 @@ from gyroscope.rules.base import (
     scoped,
 )
 
+_MOST_MIXED = 128  # rows: the distances between n mixed rows cost n^4 products
 _MANY = 999  # workers: more than any rule needs that trusts some of them
 _CHECKED_UP_TO = 12  # Byzantine workers: a bound that is linear up to here is taken to be linear
 
@@ -95,6 +97,15 @@ class Preaggregation(registry.Named):
             f'the pre-aggregation {type(self).__name__} says reads = "distances" and so must implement '
             "mix(rows, f, table)"
         )
+
+    def mixing(self, table: Tensor, f: int) -> tuple[Tensor, Tensor] | None:
+        """Return what the stage mixes, given the squared distances between the whole rows, for a stage that is linear.
+
+        Returns:
+            (m, n) each row's share in each mixed row, which add up to 1, and (m, m) the squared distances between the
+            mixed rows; None if the rows themselves are needed.
+        """
+        return None
 
     def min_workers(self, f: int, rows_needed: int = 1) -> int:
         """Return the smallest n for which it returns the `rows_needed` rows that the next stage needs."""
@@ -215,6 +226,9 @@ class Composed(ContextualRule):
         state: dict[str, Tensor] = {}
         shares: list[Tensor | None] = []
         for place, stage in enumerate(self.stages):
+            if place == len(self.stages) - 1 and (fused := self._fused(stage, rows, f)):
+                aggregate, last = fused
+                return Aggregate(aggregate.vector, _carried_back(aggregate.weight, [*shares, last])), state
             part = f"{place}:{stage.name}"
             prepared = stage.prepare(rows, f, context.within(part))
             rows = prepared.rows
@@ -224,6 +238,24 @@ class Composed(ContextualRule):
         aggregate, of_rule = self.rule.step(rows, f, context.within(part))
         state.update(scoped(of_rule, part))
         return Aggregate(aggregate.vector, _carried_back(aggregate.weight, shares)), state
+
+    def _fused(self, stage: Preaggregation, rows: Tensor, f: int) -> tuple[Aggregate, Tensor] | None:
+        """Return the result of the last stage and the rule together, and the stage's shares; None if they need rows.
+
+        The rule needs the distances between mixed rows, which follow from those between the rows: then the mixed rows
+        need not be computed.
+        """
+        if stage.reads != "distances" or not isinstance(self.rule, DistanceRule) or not rows.is_cpu:
+            return None
+        if type(self.rule).combine_mixed is DistanceRule.combine_mixed or len(rows) > _MOST_MIXED:
+            return None
+        known = stage.mixing(distances.squared_distances(rows), f)
+        if known is None:
+            return None
+        shares, table = known
+        self.rule.check_feasible(len(rows), f)
+        aggregate = self.rule.combine_mixed(rows, shares, f, table)
+        return None if aggregate is None else (aggregate, shares)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         first, *others = self.stages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -14,9 +15,9 @@ from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import distances, matrix, order_statistics
 from gyroscope.rules import _spectral
-from gyroscope.rules._selected_mean import equal_weights, mean_of
+from gyroscope.rules._selected_mean import mean_of
 from gyroscope.rules._spectral import Array
-from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, equal_weights
 from gyroscope.rules.median import Median
 
 
@@ -89,19 +90,17 @@ class DnC(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
         # On all coordinates: those drawn may miss a NaN.
-        finite = torch.linalg.vector_norm(rows, math.inf, dim=1).isfinite()
+        finite = matrix.finite_rows(rows)
         if self.robust:
             centre, factors = _shortening(rows)
             finite &= factors.isfinite()
         known = finite.cpu().numpy().nonzero()[0]
         survived = np.zeros(n, dtype=np.int64)
-        generator = context.generator("dnc")
-        drawn = self.coordinates < d
-        for _ in range(self.iterations if drawn else 1):
-            part = rows
-            if drawn:
-                places = torch.randperm(d, generator=generator)[: self.coordinates].sort().values
-                part = rows.index_select(1, places.to(rows.device))
+        parts: Iterable[Tensor] = [rows]
+        if self.coordinates < d:
+            draws = context.draw("dnc", self.coordinates, d, self.iterations)
+            parts = (rows.index_select(1, places.to(rows.device)) for places in draws)
+        for part in parts:
             if self.robust:
                 middle, shares = _shortening(part)
                 part = (part.double() - middle).mul_(shares.unsqueeze(1))

@@ -13,9 +13,8 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._linalg import matrix
 from gyroscope._linalg.distances import unit_distances
-from gyroscope.rules._selected_mean import equal_weights
 from gyroscope.rules._spectral import Array, table_of
-from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, equal_weights
 from gyroscope.rules.median import Median
 
 _TINY = 1e-280

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gyroscope._core import registry, theory
 from gyroscope._core.errors import ConfigError
-from gyroscope.rules._selected_mean import mean_of_best
-from gyroscope.rules.base import Aggregate, DistanceRule
+from gyroscope.rules.base import DistanceRule, SelectionRule
 from gyroscope.rules.median import Median
 
 Neighbours = Literal["n-f-2", "n-f-1"]
@@ -76,7 +75,7 @@ class ScoreRule(DistanceRule):
 
 
 @dataclasses.dataclass(frozen=True)
-class Krum(ScoreRule):
+class Krum(ScoreRule, SelectionRule):
     """The mean of the m rows of smallest score. Needs n >= 2f + 3.
 
     A row's score is the sum of its distances to its n-f-2 nearest other rows. m is from 1 to n-f-2, which is the
@@ -108,7 +107,7 @@ class Krum(ScoreRule):
     def bound_factor(self, n: int, f: int) -> float:
         return self.score_bound_factor(self.neighbour_count(n, f), f)
 
-    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        n = rows.shape[0]
+    def choose(self, table: Tensor, f: int) -> Tensor:
+        n = table.shape[0]
         m = n - f if self.m == "n-f" else self.m or n - f - 2
-        return mean_of_best(rows, self.scores(table, f), m)
+        return self.ranking(table, f)[:m]

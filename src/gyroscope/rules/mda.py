@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope.rules._selected_mean import mean_of
-from gyroscope.rules.base import Aggregate, DistanceRule
+from gyroscope.rules.base import SelectionRule
 
 Distances = Sequence[Sequence[float]]
 
@@ -20,7 +19,7 @@ _STEPS = 50_000
 
 
 @dataclasses.dataclass(frozen=True)
-class MDA(DistanceRule):
+class MDA(SelectionRule):
     """The mean of the n-f rows whose diameter, the largest distance between two of them, is smallest. n >= 2f + 1.
 
     Of several such subsets the rule takes the lexicographically smallest: the one with the lowest row number, of these
@@ -56,9 +55,8 @@ class MDA(DistanceRule):
     def bound_factor(self, n: int, f: int) -> float:
         return 1 + (2 if _worst_case(n, f) <= self.limit else 4) * f / (n - f)
 
-    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        chosen = smallest_diameter(table.tolist(), rows.shape[0] - f, self.limit)
-        return mean_of(rows, torch.tensor(chosen, device=rows.device))
+    def choose(self, table: Tensor, f: int) -> Tensor:
+        return torch.tensor(smallest_diameter(table.tolist(), len(table) - f, self.limit), device=table.device)
 
 
 def smallest_diameter(table: Distances, size: int, limit: int = _STEPS) -> list[int]:

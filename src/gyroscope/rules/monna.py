@@ -11,11 +11,11 @@ from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
 from gyroscope.rules._selected_mean import mean_of_best
-from gyroscope.rules.base import Aggregate, Rule
+from gyroscope.rules.base import Aggregate, SelectionRule
 
 
 @dataclasses.dataclass(frozen=True)
-class MoNNA(Rule):
+class MoNNA(SelectionRule):
     """The mean of the n-f rows nearest to the pivot worker's row, itself included. Needs n >= 2f + 1, an honest pivot.
 
     pivot: the number of that worker, 0 by default. The paper has no server: every node takes its own row, which it can
@@ -52,5 +52,5 @@ class MoNNA(Rule):
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         return mean_of_best(rows, matrix.squared_lengths(rows, rows[self.pivot]), rows.shape[0] - f)
 
-    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        return mean_of_best(rows, table[self.pivot], rows.shape[0] - f)
+    def choose(self, table: Tensor, f: int) -> Tensor:
+        return table[self.pivot].argsort(stable=True)[: len(table) - f]

@@ -54,20 +54,24 @@ class SafeGuard(ContextualRule):
         age = int(context.state["age"]) if context.state else 0
         good = context.state["good"] if age % self.long else torch.ones(len(rows), dtype=torch.bool, device=rows.device)
         present = matrix.squared_lengths(rows).isfinite()
-        sums = {}
+        complete = rows.is_cpu and bool(present.all())  # (on a GPU the host would have to wait for the answer)
+        own = rows if complete else rows.masked_fill(~present.unsqueeze(1), 0.0)
+        before = {window: context.state[window] for window, rounds in self._windows() if age % rounds}
+        sums = {window: own + before[window] if window in before else own.clone() for window, _ in self._windows()}
         near = present
-        for window, rounds in (("short", self.short), ("long", self.long)):
-            own = rows.masked_fill(~present.unsqueeze(1), 0.0)
-            sums[window] = own.add_(context.state[window]) if age % rounds else own
+        for window in sums if before else ["short"]:  # in the first round both sums are the same
             near = near & self._near(sums[window], present)
         kept = good & near
         kept = torch.where(kept.any(), kept, near)  # if nobody would be left, only this round's distances count
         chosen = kept.to(torch.float64)
         vector = matrix.weighted_sum(rows, chosen, chosen.sum())
-        for window in sums:
+        for window in () if complete else sums:
             sums[window] = torch.where(present.unsqueeze(1), sums[window], sums[window] + vector)
         state = {**sums, "good": kept | (good & ~present), "age": torch.tensor(age + 1)}
         return Aggregate(vector, chosen / chosen.sum()), state
+
+    def _windows(self) -> tuple[tuple[str, int], ...]:
+        return ("short", self.short), ("long", self.long)
 
     def _near(self, sums: Tensor, present: Tensor) -> Tensor:
         """Return (n,) of bool: which workers are near the central one of those present."""

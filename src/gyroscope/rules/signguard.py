@@ -13,9 +13,8 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import matrix
-from gyroscope.rules._selected_mean import equal_weights
 from gyroscope.rules._spectral import Array
-from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState
+from gyroscope.rules.base import Aggregate, ContextualRule, RuleContext, RuleState, equal_weights
 from gyroscope.rules.median import Median
 
 _SLACK = 1 + 1e-9
@@ -81,20 +80,13 @@ class SignGuard(ContextualRule):
         limit = lengths.sort().values[(n - 1) // 2]
         finite = lengths.isfinite()
         usual = finite & (lengths >= self.lower * limit) & (lengths <= self.upper * limit)
-        places = torch.randperm(d, generator=context.generator("signguard"))[: math.ceil(self.fraction * d)]
-        points = sign_counts(rows.index_select(1, places.to(rows.device)))
+        (places,) = context.draw("signguard", math.ceil(self.fraction * d), d)
+        points = np.asarray(matrix.sign_counts(rows, places).cpu().numpy(), dtype=np.float64)
         passing = _passing(points, finite.cpu().numpy().nonzero()[0], usual.cpu().numpy())
         members = torch.from_numpy(passing).to(rows.device)
         weight = equal_weights(rows, members)
         shares = torch.where(lengths > limit, limit / lengths, 1.0).mul_(weight).masked_fill_(weight == 0, 0.0)
         return Aggregate(matrix.weighted_sum(rows, shares), weight), {}
-
-
-def sign_counts(part: Tensor) -> Array:
-    """Return (n, 3): how many values of each row are positive, zero and negative, which is exact."""
-    positive, negative = (part > 0).sum(dim=1), (part < 0).sum(dim=1)
-    counts = torch.stack([positive, part.shape[1] - positive - negative, negative], dim=1)
-    return np.asarray(counts.cpu().numpy(), dtype=np.float64)
 
 
 def _passing(points: Array, finite: Array, usual: Array) -> Array:

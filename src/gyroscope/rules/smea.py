@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope.rules._selected_mean import mean_of
 from gyroscope.rules._spectral import Array, centred, comparable, spread, table_of
-from gyroscope.rules.base import Aggregate, DistanceRule
+from gyroscope.rules.base import SelectionRule
 from gyroscope.rules.median import Median
 
 _TIE = 1e-10
@@ -25,7 +24,7 @@ _STEPS = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class SMEA(DistanceRule):
+class SMEA(SelectionRule):
     """The mean of the n-f rows whose covariance has the smallest largest eigenvalue. Needs n >= 2f + 1.
 
     An exact search finds these rows, if it ends within its budget. The search begins with the best of n+1 subsets: each
@@ -74,9 +73,8 @@ class SMEA(DistanceRule):
         tree = sum(math.comb(n + 1, refused + 1) for refused in range(f + 1)) + _steps(n - f) * math.comb(n, f)
         return (2 if tree <= self.limit else 3) * math.sqrt(f / (n - 2 * f))
 
-    def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        chosen = smallest_scatter(table_of(table), rows.shape[0] - f, self.limit)
-        return mean_of(rows, torch.from_numpy(chosen).to(rows.device))
+    def choose(self, table: Tensor, f: int) -> Tensor:
+        return torch.from_numpy(smallest_scatter(table_of(table), len(table) - f, self.limit)).to(table.device)
 
 
 def smallest_scatter(table: Array, size: int, limit: int) -> Array:

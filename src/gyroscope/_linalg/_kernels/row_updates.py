@@ -37,6 +37,15 @@ def scaled(rows: Tensor, factors: Tensor, origin: Tensor | None = None, out: Ten
     return out
 
 
+def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
+    """Return (n, 3): how many of each row's values at these places are positive, zero (or NaN) and negative."""
+    n = len(rows)
+    counts = np.empty((n, 3), np.int64)
+    arguments = flat(rows), rows.stride(0), places.numpy(), counts
+    threads.spread_rows(compiled.row_loops.sign_counts, n, len(places), *arguments)
+    return torch.from_numpy(counts)
+
+
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
     """Add mu times the rows of `memory` and gain times those of `gradient`, in place, where the sums are finite.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._linalg import matrix
-from gyroscope._linalg.distances import squared_distances
+from gyroscope._linalg.distances import mixed_distances, squared_distances
 from gyroscope.rules.base import RuleContext
 from gyroscope.rules.composition import Preaggregation, Prepared
 
@@ -43,14 +43,27 @@ class NNM(Preaggregation):
         return self.mix(rows, f, squared_distances(rows))
 
     def mix(self, rows: Tensor, f: int, table: Tensor) -> Prepared:
-        n = rows.shape[0]
+        chosen, count, alone = self._neighbours(table, f)
+        # A row without finite distances stays as it is; its line of the product is zero, and no other line includes it.
+        mixed = matrix.combined(rows, chosen.masked_fill(alone, 0.0), count)
+        torch.where(alone, rows, mixed, out=mixed)
+        return Prepared(mixed, chosen / count.unsqueeze(1))
+
+    def mixing(self, table: Tensor, f: int) -> tuple[Tensor, Tensor] | None:
+        chosen, count, alone = self._neighbours(table, f)
+        lost = alone | alone.T
+        if not bool((table.isfinite() | lost).all()):  # finite rows, too far apart for a number
+            return None
+        shares = chosen / count.unsqueeze(1)
+        mixed = mixed_distances(table, shares).masked_fill_(lost, torch.inf)
+        return shares, mixed.fill_diagonal_(0.0)
+
+    def _neighbours(self, table: Tensor, f: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return (n, n) which rows are each row's nearest, (n,) how many, and (n, 1) which rows have no others."""
+        n = table.shape[0]
         # Each row is its own first neighbour, also if others are at distance zero.
         nearest = (table - torch.eye(n, dtype=table.dtype, device=table.device)).argsort(dim=1, stable=True)
         reached = table.isfinite().to(torch.float64)
         chosen = torch.zeros_like(reached).scatter_(1, nearest[:, : n - f], 1.0) * reached
         count = chosen.sum(dim=1)
-        alone = (reached.sum(dim=1) == 1).unsqueeze(1)
-        # A row without finite distances stays as it is; its line of the product is zero, and no other line includes it.
-        mixed = matrix.combined(rows, chosen.masked_fill(alone, 0.0), count)
-        torch.where(alone, rows, mixed, out=mixed)
-        return Prepared(mixed, chosen / count.unsqueeze(1))
+        return chosen, count, (reached.sum(dim=1) == 1).unsqueeze(1)

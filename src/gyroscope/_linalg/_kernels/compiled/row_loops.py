@@ -145,6 +145,18 @@ def scale(
 
 
 @kernel
+def sign_counts(rows: Any, stride: int, places: Any, counts: Any, begin: int, end: int) -> None:
+    """Count the positive, other and negative values of rows begin, ..., end - 1 at some places."""
+    for row in range(begin, end):
+        positive = negative = 0
+        for place in places:
+            value = rows[row * stride + place]
+            positive += value > 0
+            negative += value < 0
+        counts[row, 0], counts[row, 1], counts[row, 2] = positive, places.size - positive - negative, negative
+
+
+@kernel
 def accumulate(
     memory: Any, stride: int, gradient: Any, gradient_stride: int, d: int, mu: float, gain: float, finite: Any,
     begin: int, end: int,
