@@ -253,14 +253,10 @@ class Links:
         except asyncio.CancelledError:
             if connection.state in (GREETING, LEAVING):  # else it has just been introduced
                 self._turn_away(connection, "crowd", f"more than {self._most_strangers()} connections are being made")
-        except ssl.SSLError as problem:
-            reason: Reason = "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake"
-            said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
-            self._turn_away(connection, reason, f"no TLS connection: {said}")
-        except ConnectionAbortedError as problem:
-            self._turn_away(connection, "silence", shortened(problem))
         except OSError as problem:
-            self._turn_away(connection, "handshake", f"no connection: {shortened(problem)}")
+            # It has come through functions of asyncio that know it, and the connection: see `connection_lost`.
+            problem.__traceback__ = None
+            self._turn_away(connection, *_why(problem))
 
     def _turn_away(self, connection: WorkerConnection, reason: Reason, why: str) -> None:
         """Report a stranger, and end its connection; asyncio ends one that did not come about."""
@@ -385,6 +381,16 @@ class Links:
             await asyncio.sleep(0.01)
         for connection in list(self.linked.values()):
             connection.close("the server ends")
+
+
+def _why(problem: OSError) -> tuple[Reason, str]:
+    """Return why a connection did not come about: in a word, and for people."""
+    if isinstance(problem, ssl.SSLError):
+        said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
+        return "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake", f"no TLS connection: {said}"
+    if isinstance(problem, ConnectionAbortedError):
+        return "silence", shortened(problem)
+    return "handshake", f"no connection: {shortened(problem)}"
 
 
 def _prepare(connected: socket.socket, patience: float) -> None:
