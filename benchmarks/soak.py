@@ -186,9 +186,11 @@ def _watch(cluster: SoakCluster, trouble: Trouble, samples: list[Sample], second
         if now >= sample_at:
             sample_at += SAMPLE_SECONDS
             with contextlib.suppress(OSError):  # the server is just ending
-                status = cluster.status()
-                samples.append(Sample.of(cluster.server.process.pid, now - cluster.begun, status["step"]))
-                absent = [each["number"] for each in status["workers"] if not each["linked"]]
+                sample = Sample.of(cluster.server.process.pid, now - cluster.begun)
+                status = cluster.status()  # after it: a server that has played all rounds reads its tables back
+                if status["step"] < status["steps"]:
+                    samples.append(sample._replace(step=status["step"]))
+                    absent = [each["number"] for each in status["workers"] if not each["linked"]]
         if trouble_at <= now < quiet:
             trouble_at = now + trouble.random.uniform(*_GAP)
             trouble.cause()

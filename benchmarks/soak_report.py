@@ -35,17 +35,17 @@ class Sample(NamedTuple):
     threads: int
     shared: int
     """Files in /dev/shm that it has mapped."""
-    step: int
+    step: int = 0
 
     @classmethod
-    def of(cls, process: int, seconds: float, step: int) -> Sample:
+    def of(cls, process: int, seconds: float) -> Sample:
         """Look at a process."""
         folder = Path(f"/proc/{process}")
         status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
         shared = {line.split()[-1] for line in (folder / "maps").read_text().splitlines() if "/dev/shm/" in line}
         return cls(
             seconds, 1024 * int(status["VmRSS"].split()[0]), len(os.listdir(folder / "fd")), int(status["Threads"]),
-            len(shared), step,
+            len(shared),
         )  # fmt: skip
 
 

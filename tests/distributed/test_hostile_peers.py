@@ -6,8 +6,10 @@ A round with honest workers is played after each of them, and what they cost the
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +43,7 @@ from gyroscope.distributed.protocol import (
 )
 from gyroscope.distributed.server import links as links_module
 from gyroscope.distributed.server import refusals
+from gyroscope.distributed.server.connection import WorkerConnection
 from gyroscope.distributed.server.link_events import Answered, Joined, Lost, Refused, Rejected
 
 
@@ -152,6 +155,35 @@ def test_a_certificate_that_is_revoked_while_it_is_used(rig: Rig) -> None:
     certificates.add_worker(rig.keys, "worker-2-new", 2)
     with rig.peer("worker-2-new") as peer:
         peer.join()
+
+
+def test_who_has_gone_leaves_no_memory_behind(rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection has 0.3 MB and more. Python collects garbage too rarely to wait for that."""
+    monkeypatch.setattr(links_module, "_INTRODUCTION_SECONDS", 1.0)
+    other, refused = certificate_of_another_authority(tmp_path / "other"), rig.links.refusals.counts
+
+    def connections() -> int:
+        return sum(type(each) in (SSLProtocol, WorkerConnection) for each in gc.get_objects())
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = connections()
+        send_random_bytes(rig.links.port)
+        answer_to(rig.links.port, rig.keys, other)
+        with rig.peer("worker-1") as second:
+            assert second.hello()[0].step == TAKEN
+        with plain(rig.links.port), rig.peer("worker-2"):
+            rig.until(lambda: refused["silence"] == 2)
+        for content in (b"", Head(ANSWER, 0, 0, 2**60).pack()):
+            with rig.peer("worker-2") as worker:
+                worker.join()
+                worker.send(content)
+                assert not content or worker.is_cut_off()
+            rig.until(lambda: 2 not in rig.links.linked)
+        rig.until(lambda: connections() == before)
+    finally:
+        gc.enable()
 
 
 def test_a_flood_of_joins(rig: Rig) -> None:
