@@ -21,8 +21,8 @@ FAST := tests/rules $(wildcard tests/momentum tests/test_*.py) \
 test-fast: $(VENV)/ready
 	GYROSCOPE_TEST_PROFILE=fast $(PYTEST) -n 2 --dist worksteal -m "not slow" $(FAST)
 
-# Everything, with Flower, Lightning, Accelerate and transformers in the same environment. They are apart because they are
-# a large download and most people need none of them. Slow tests come last, file by file: what a file sets up, such as a browser or five ranks, it sets up once.
+# Everything, with Flower, Lightning, Accelerate, transformers, MLflow and W&B in the same environment. They are apart because
+# they are a large download and most people need none of them. Slow tests come last, file by file: what a file sets up, such as a browser or five ranks, it sets up once.
 test-all: $(VENV)/ready-for-flower lint
 	$(PYTEST) -n 3 --dist worksteal -m "not slow"
 	$(PYTEST) -n 2 --dist loadfile -m slow
@@ -45,7 +45,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/ready-for-flower: $(VENV)/ready
-	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[flower,hugging-face,lightning]' -c constraints.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[flower,hugging-face,lightning,mlflow,wandb]' -c constraints.txt
 	$(BIN)/python -c 'import flwr, ray, transformers'  # for older Pythons pip installs none, and says nothing
 	touch $@
 

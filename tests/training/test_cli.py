@@ -15,7 +15,7 @@ import termios
 from pathlib import Path
 
 import pytest
-from launching import Finished, Started, gyroscope, lines, start
+from launching import Finished, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules
 from gyroscope.rules.base import STEERABLE
@@ -131,7 +131,20 @@ def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:
     ("command", "mentions"),
     [
         ([], ["train", "list", "demo", "--version"]),
-        (["train"], ["--config", "--out", "--resume", "--overwrite", "--quiet", "--tensorboard", "examples:"]),
+        (
+            ["train"],
+            [
+                "--config",
+                "--out",
+                "--resume",
+                "--overwrite",
+                "--quiet",
+                "--tensorboard",
+                "--wandb",
+                "--mlflow",
+                "examples:",
+            ],
+        ),
         (["train"], ["--" + name.replace("_", "-") for name in vars(Config())]),
         (["list"], ["rules", "preaggregations", "mixtures", "attacks", "tasks", "placements", "shardings"]),
         (["demo"], ["--out", "--seeds"]),
@@ -334,39 +347,6 @@ def test_interrupting_the_demo_gives_no_traceback(tmp_path: Path) -> None:
     finished = process.end()
     assert "Traceback" not in finished.err
     assert finished.code == 130
-
-
-# -- TensorBoard -------------------------------------------------------------------------------------------------------
-
-
-def _without_tensorboard(out: str) -> int:
-    sys.modules["tensorboard"] = None  # type: ignore[assignment]
-    from gyroscope.cli import main
-
-    return main(["train", "--steps", "2", "--tensorboard", "--quiet", "--out", out])
-
-
-def test_tensorboard_without_its_package_is_one_message_that_leaves_nothing_behind(tmp_path: Path) -> None:
-    check_mistake(Started(_without_tensorboard, str(tmp_path / "run")).end(), "pip install", "tensorboard")
-    assert os.listdir(tmp_path) == []
-
-
-def test_tensorboard_gets_the_scalars_of_the_tables(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the optional extra tensorboard is not installed")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    out = tmp_path / "run"
-    finished = gyroscope("train", *SMALL, "--tensorboard", "--quiet", "--out", out)
-    assert finished.code == 0, finished.err
-    events = EventAccumulator(str(out / "tensorboard"), size_guidance={"scalars": 0})
-    events.Reload()
-    import pandas
-
-    metrics = pandas.read_csv(out / "metrics.csv")
-    losses = events.Scalars("loss")
-    assert [event.step for event in losses] == list(metrics["step"])
-    assert [event.value for event in losses] == pytest.approx(list(metrics["loss"]))
-    assert [event.step for event in events.Scalars("accuracy")] == [0, 5, 10, 15, 20, 25, 30]
 
 
 # -- the demo and MNIST ------------------------------------------------------------------------------------------------

@@ -47,17 +47,22 @@ def _add_options(command: command_options.CommandParser) -> None:
     shown = command.add_argument_group("what is shown")
     shown.add_argument("--quiet", action="store_true", help="no progress")
     shown.add_argument("--tensorboard", action="store_true", help="write the scalars for TensorBoard, too")
+    shown.add_argument("--wandb", action="store_true",
+                       help="write them for Weights & Biases, too: offline unless WANDB_MODE=online")  # fmt: skip
+    shown.add_argument("--mlflow", action="store_true",
+                       help="write them to MLflow, too: to MLFLOW_TRACKING_URI (default: MLflow's own)")  # fmt: skip
     shown.add_argument("--profile", action="store_true", help="print at the end where the time went")
 
 
 def _train(options: argparse.Namespace) -> int:
     from gyroscope._core.clock import UNTIMED, Stopwatch
     from gyroscope.runs import training
+    from gyroscope.runs.trackers import TRACKERS
 
     watch = Stopwatch() if hasattr(options, "profile") else UNTIMED
     with command_options.interruption() as stop:
         common: dict[str, Any] = {"callbacks": command_options.shown(options), "stop": stop, "clock": watch}
-        common["tensorboard"] = hasattr(options, "tensorboard")
+        common |= {name: hasattr(options, name) for name in TRACKERS}
         if command_options.resuming(options):
             result = training.resume(options.resume, **common)
         else:

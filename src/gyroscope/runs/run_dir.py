@@ -30,14 +30,15 @@ from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 CONFIG, ENVIRONMENT, STATUS = "config.toml", "environment.json", "status.json"
 METRICS, EVALUATIONS, WEIGHTS = "metrics.csv", "evaluations.csv", "workers.csv"
-CHECKPOINT, MODEL, LOCK, BOARD = "checkpoint.pt", "model.pt", ".lock", "tensorboard"
+CHECKPOINT, MODEL, LOCK = "checkpoint.pt", "model.pt", ".lock"
+TRACKERS, BOARD, WANDB = "trackers.json", "tensorboard", "wandb"  # only where a tracker writes
 DRIFT = "drift.csv"  # only where there are several servers
 EVENTS = "events.csv"  # only where workers are separate processes
 ARRIVALS = "arrivals.csv"  # only in asynchronous runs
 FLOWER = "flower.toml"  # only in the runs of gyroscope.integrations.flower
 _OWN = (
-    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, DRIFT, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK, BOARD,
-    FLOWER,
+    CONFIG, ENVIRONMENT, STATUS, METRICS, EVALUATIONS, WEIGHTS, DRIFT, EVENTS, ARRIVALS, CHECKPOINT, MODEL, LOCK,
+    FLOWER, TRACKERS, BOARD, WANDB,
 )  # fmt: skip
 
 _UNFINISHED = (PART, ".new")  # the second is 0.1's
@@ -126,7 +127,7 @@ class RunDirectory(contextlib.AbstractContextManager["RunDirectory"]):
         self.path.mkdir(parents=True, exist_ok=True)
         self._acquire()
         for name in _OWN:
-            if name == BOARD:
+            if name in (BOARD, WANDB):
                 shutil.rmtree(self.path / name, ignore_errors=True)
             elif name != LOCK:
                 (self.path / name).unlink(missing_ok=True)

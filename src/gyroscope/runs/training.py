@@ -16,14 +16,13 @@ from gyroscope._core import theory
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import ConfigError, RunDirectoryError
 from gyroscope.momentum import RobustAggregator, WorkerMomentum, worker_weights
-from gyroscope.runs import run_dir, setup, variants
+from gyroscope.runs import run_dir, setup, trackers, variants
 from gyroscope.runs.callbacks import Callback
 from gyroscope.runs.config import NO_ATTACK, CommonConfig, Config, ResolvedConfig
 from gyroscope.runs.loop import TrainingLoop
 from gyroscope.runs.result import Result
 from gyroscope.runs.run_dir import RunDirectory
 from gyroscope.runs.schedule import Schedule
-from gyroscope.runs.tensorboard import TensorBoard
 from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.byzantine_gradients import ByzantineGradients
 from gyroscope.simulation.data.batches import Split
@@ -46,6 +45,8 @@ def train(
     callbacks: Sequence[Callback] = (),
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
+    wandb: bool = False,
+    mlflow: bool = False,
     clock: Clock = UNTIMED,
     worker_factory: WorkerFactory | None = None,
     run_type: type[Run] | None = None,
@@ -61,7 +62,7 @@ def train(
         overwrite: whether to replace a run in `out`.
         callbacks: called at every round and evaluation (`gyroscope.runs.callbacks`, `gyroscope.runs.progress`).
         stop: called after every round; True ends the run with a checkpoint and the status `interrupted`.
-        tensorboard: whether to write TensorBoard's files, too.
+        tensorboard, wandb, mlflow: whether to record the run there, too (`gyroscope.runs.trackers`).
         clock: a `gyroscope._core.clock.Stopwatch` to measure where the time goes.
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
         run_type: the class of the run, where such workers need their own.
@@ -73,7 +74,8 @@ def train(
     if resolved.data_dir is not None:
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
     # The checks that need no data come before data is loaded or anything is written.
-    watching = [*callbacks, TensorBoard(out)] if tensorboard else callbacks
+    wanted = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+    watching = [*callbacks, *trackers.make(out, resolved.experiment(), **wanted)]
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
     run = _kind(config, run_type)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
@@ -92,6 +94,8 @@ def resume(
     callbacks: Sequence[Callback] = (),
     stop: Callable[[], bool] = lambda: False,
     tensorboard: bool = False,
+    wandb: bool = False,
+    mlflow: bool = False,
     machine: Mapping[str, Any] | None = None,
     clock: Clock = UNTIMED,
     worker_factory: WorkerFactory | None = None,
@@ -105,7 +109,7 @@ def resume(
         out: the run directory.
         machine: settings that do not change the experiment, to use instead of the recorded ones (`device`, `threads`,
             `data_dir`). Bits are the same only on the same device with the same number of threads.
-        task, callbacks, stop, tensorboard, clock, worker_factory, run_type: as for `train`.
+        task, callbacks, stop, tensorboard, wandb, mlflow, clock, worker_factory, run_type: as for `train`.
 
     Raises:
         RunDirectoryError: there is no run, another process uses it, or it is of a kind that cannot be resumed.
@@ -122,7 +126,8 @@ def resume(
         status = directory.status()
         if status["status"] in (run_dir.COMPLETE, run_dir.DIVERGED):
             return run.read_back(directory, status)
-        watching = [*callbacks, TensorBoard(out)] if tensorboard else callbacks
+        wanted = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+        watching = [*callbacks, *trackers.make(out, resolved.experiment(), **wanted)]
         run.restore(directory)
         directory.add_session()
         directory.set_status(run_dir.RUNNING, step=run.step)
