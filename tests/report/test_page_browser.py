@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from browser import Browser
 
+from gyroscope.experiments.results import RunResult
 from gyroscope.report.page import write_page
 
 pytestmark = pytest.mark.slow
@@ -78,6 +79,7 @@ def test_the_header_says_what_this_is(page: Browser):
     facts = " ".join(page.find("#facts").text.split())
     assert "46 runs" in facts and "23 setups" in facts and "1–2 seeds" in facts and "digits task" in facts
     assert "✓ 1 claim holds" in facts and "✗ 1 claim does not hold" in facts and "– 1 claim not measured" in facts
+    assert page.find("#common").text.startswith("All runs: task = digits")
     page.click("#machine summary")
     assert "torch" in page.find("#environment").text and "processor" in page.find("#environment").text
 
@@ -94,7 +96,7 @@ def test_no_button_sends_data_to_anyone(page: Browser):
 
 
 def test_claims_open_and_are_filtered(page: Browser):
-    assert page.texts(".claims .verdict") == ["✓holds", "✗does not hold", "–not measured"]
+    assert page.texts("#claims .claims .verdict") == ["✓holds", "✗does not hold"]
     button = page.all("button.expand")[1]
     assert button.get_attribute("aria-expanded") == "false"
     page.click(button)
@@ -102,9 +104,34 @@ def test_claims_open_and_are_filtered(page: Browser):
     assert details.is_displayed() and button.get_attribute("aria-expanded") == "true"
     assert "no setting worse by more than 1 point" in details.text and "Section 5.3" in details.text
     page.click("[data-verdict='holds']:not(tr)")
-    assert page.texts(".claims .verdict") == ["✓holds"] and not details.is_displayed()
+    assert page.texts("#claims .claims .verdict") == ["✓holds"] and not details.is_displayed()
     page.click("[data-verdict='']")
-    assert len(page.texts(".claims .verdict")) == 3
+    assert len(page.texts("#claims .claims .verdict")) == 2
+
+
+def test_what_was_not_measured_comes_after_the_figures(page: Browser):
+    sections = [section.get_attribute("id") for section in page.all("main > section")]
+    assert sections == ["claims", "figures", "grids", "accuracies", "suspicion", "unmeasured"]
+    assert page.texts("#claims .claims .verdict") == ["✓holds", "✗does not hold"]
+    assert page.texts("#unmeasured .claims .verdict") == ["–not measured"]
+
+
+def test_runs_that_are_not_the_papers_have_no_claims(browser: Browser, runs: list[RunResult], tmp_path: Path):
+    browser.open(write_page(runs, [], tmp_path / "report.html"))
+    shown = [section.get_attribute("id") for section in browser.all("main > section") if section.is_displayed()]
+    assert shown == ["figures", "grids", "accuracies", "suspicion"]
+    links = [link.get_attribute("href").partition("#")[2] for link in browser.all("nav a")]
+    assert links == shown
+    assert "paper" not in browser.find("header").text
+
+
+def test_the_heat_maps_say_what_the_table_says(page: Browser):
+    heads = page.texts("#grids .heat [role=columnheader]")
+    assert "little" in heads and "no attack" in heads
+    assert len(page.all("#grids .heat .missing")) > 0
+    maxima = {text.partition(" ")[0] for text in page.texts("#accuracies-body td[data-label='max:']")}
+    cells = page.texts("#grids .heat [role=cell]")
+    assert {cell for cell in cells if cell != "–"} == maxima - {"–"}
 
 
 def test_the_table_is_sorted_by_its_headers(page: Browser):
@@ -259,7 +286,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, runs, verdicts, t
 def test_a_report_of_nothing(browser: Browser, tmp_path: Path):
     browser.open(write_page([], [], tmp_path / "report.html"))
     assert "There are no finished runs." in browser.find("#figures").text
-    assert "No claims were checked" in browser.find("#claims").text
+    assert not browser.find("#claims").is_displayed() and not browser.all("nav a[href='#claims']")
     assert browser.console() == []
 
 

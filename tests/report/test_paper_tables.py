@@ -12,12 +12,12 @@ import pytest
 
 from gyroscope.cli import main
 from gyroscope.experiments.results import RunResult, group
-from gyroscope.report import paper_tables
+from gyroscope.report import page_layout, paper_tables
 from gyroscope.report.page_data import table_lines
 
 
 def test_the_common_settings_are_those_of_every_setup(runs: list[RunResult]) -> None:
-    shared = paper_tables.common_settings(group(runs))
+    shared = page_layout.common_settings(group(runs))
     assert shared["task"] == "digits" and shared["steps"] == 20
     assert not {"rule", "lr", "momentum", "attack", "byzantine", "seed"} & shared.keys()
     for run in runs:

@@ -40,8 +40,12 @@ def test_markdown_has_both_tables(runs, verdicts, tmp_path: Path):
     text = write_markdown(runs, verdicts, tmp_path / "report.md").read_text(encoding="utf-8")
     assert "3 claims: 1 holds, 1 does not hold, 1 not measured." in text
     rows = [cells(line) for line in text.splitlines() if line.startswith("|")]
-    claims, accuracies = rows[:5], rows[5:]
-    assert {len(row) for row in claims} == {9} and {len(row) for row in accuracies} == {11}
+    claims, accuracies, unmeasured = rows[:4], rows[4:29], rows[29:]
+    assert {len(row) for row in claims + unmeasured} == {9} and {len(row) for row in accuracies} == {11}
+    assert [row[1] for row in unmeasured[2:]] == ["cifar-krum"]
+    headings = [line for line in text.splitlines() if line.startswith("#")]
+    assert headings == ["# Report", "## Claims", "## Results", "## Claims that were not measured"]
+    assert text.index("All runs: task = digits") < text.index("## Claims")
     assert claims[3][:2] == ["✗ does not hold", "workers-win"]
     assert len(accuracies) == 2 + 23
     assert accuracies[2][:6] == ["digits", "little", "5", "0.2", "server", "krum"]

@@ -13,6 +13,7 @@ from gyroscope._core.errors import ConfigError, RunDirectoryError
 
 if TYPE_CHECKING:
     from gyroscope.report.figures import FigureOptions
+    from gyroscope.report.heat_maps import Axes
 
 FORMATS = ("html", "md", "csv", "figures", "latex", "seeds", "comparisons")
 """What can be written; `figures` with or without the others."""
@@ -33,6 +34,8 @@ def add(commands: Any) -> None:
     drawn = command.add_argument_group("figures")
     drawn.add_argument("--figure-size", metavar="WxH", help="width and height in inches, such as 3.5x2.6")
     drawn.add_argument("--title", metavar="TEXT", help="in place of each figure's own title; '' for none")
+    drawn.add_argument("--heat-map", metavar="ROWS,COLUMNS",
+                       help="the two settings of heat-maps (default: rule,attack, or the first that vary)")  # fmt: skip
     drawn.add_argument("--accuracies", metavar="LOW-HIGH", help="the range of the axis, in percent (default: 0-100)")
     command.set_defaults(run=_report)
 
@@ -45,19 +48,23 @@ what each format writes:
   comparisons   comparisons.csv: every two rules in the same setting, seed by seed: mean difference of the best value,
                 its 95 % confidence interval and the p-value of a paired t-test
   latex         report.tex: the table of setups for \\input (with booktabs); settings that all share are in a comment
-  figures       figures/: the paper's figures, as PNG and PDF
+  figures       figures/: the paper's figures, and heat-maps of the settings that vary, as PNG and PDF
 
 example:
     gyroscope report runs/mine --format html,latex,seeds,comparisons
+    gyroscope report runs/mine --format html,figures --heat-map rule,momentum
 """
 
 
 def _report(options: argparse.Namespace) -> int:
+    from gyroscope.report import heat_maps
+
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     for name in formats:
         if name not in FORMATS:
             raise ConfigError(f"unknown format {name!r}: choose of {', '.join(FORMATS)}")
-    write(Path(options.folder), formats, Path(options.out) if options.out else None, _figure_options(options))
+    axes = heat_maps.parse_axes(options.heat_map)
+    write(Path(options.folder), formats, Path(options.out) if options.out else None, _figure_options(options), axes)
     return 0
 
 
@@ -86,10 +93,16 @@ def _pair(
     return first, second
 
 
-def write(folder: Path, formats: Sequence[str], out: Path | None = None, drawn: FigureOptions | None = None) -> None:
+def write(
+    folder: Path,
+    formats: Sequence[str],
+    out: Path | None = None,
+    drawn: FigureOptions | None = None,
+    axes: Axes | None = None,
+) -> None:
     """Write the report, and print where it is and how many claims hold."""
     from gyroscope.experiments import claims, results
-    from gyroscope.report import page, paper_figures, paper_tables, summary_tables
+    from gyroscope.report import heat_maps, page, paper_figures, paper_tables, summary_tables
     from gyroscope.runs.progress import overall
     from gyroscope.runs.run_dir import disk_errors
 
@@ -105,7 +118,7 @@ def write(folder: Path, formats: Sequence[str], out: Path | None = None, drawn: 
     if all(verdict.verdict == claims.UNMEASURED for verdict in verdicts):
         verdicts = []  # a user's own sweep, not the paper's
     tables: dict[str, Callable[[], object]] = {
-        "html": lambda: page.write_page(runs, verdicts, out / "index.html"),
+        "html": lambda: page.write_page(runs, verdicts, out / "index.html", axes=axes),
         "md": lambda: summary_tables.write_markdown(runs, verdicts, out / "report.md"),
         "csv": lambda: summary_tables.write_csv(runs, out / "summary.csv"),
         "seeds": lambda: paper_tables.write_seeds(runs, out / "seeds.csv"),
@@ -120,5 +133,6 @@ def write(folder: Path, formats: Sequence[str], out: Path | None = None, drawn: 
         if "figures" in formats:
             with overall() as advance:
                 paper_figures.write_all(runs, out / "figures", advance, drawn)
+                heat_maps.write_all(runs, out / "figures", advance, drawn, axes)
     print(f"{len(runs)} runs" + (f"; of the paper's {claims.summary(verdicts)}" if verdicts else ""))
     print(f"report: {out / 'index.html' if 'html' in formats else out}   ({time.monotonic() - started:.0f} s)")

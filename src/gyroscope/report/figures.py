@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,6 +134,50 @@ def accuracy_figure(
     if title:
         figure.suptitle(title)
     return figure
+
+
+_DARK = 0.5
+"""The brightness of a cell below which its text is white."""
+
+
+def cell_colours(shade: float, scale: str) -> tuple[str | None, str]:
+    """Return the colour of a cell of a heat-map, None for NaN, and that of a text that can be read on it."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    if math.isnan(shade):
+        return None, "black"
+    red, green, blue, _ = colour = colormaps[scale](shade)
+    return to_hex(colour), "white" if 0.299 * red + 0.587 * green + 0.114 * blue < _DARK else "black"
+
+
+def draw_heat_map(
+    axes: Axes,
+    shades: Sequence[Sequence[float]],
+    texts: Sequence[Sequence[str]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    scale: str,
+) -> None:
+    """Draw cells with a text in each, and the names of rows and columns at the left and on top.
+
+    Args:
+        axes: Where to draw.
+        shades: A number from 0 to 1 per cell; NaN for a cell without a value, which is hatched.
+        texts: What the cells say.
+        rows: The names of the rows; none for a panel beside another one.
+        columns: The names of the columns.
+        scale: The name of matplotlib's colour map.
+    """
+    axes.imshow(shades or [[math.nan]], cmap=scale, vmin=0, vmax=1, aspect="auto")
+    axes.patch.set(hatch="////", edgecolor="lightgrey")
+    for y, line in enumerate(shades):
+        for x, shade in enumerate(line):
+            ink = cell_colours(shade, scale)[1]
+            axes.text(x, y, texts[y][x], ha="center", va="center", fontsize=8, color=ink)
+    axes.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor")
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(rows)), rows)
 
 
 def new_figure(

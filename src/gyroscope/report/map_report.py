@@ -11,7 +11,7 @@ from gyroscope.experiments.grid import BASELINE, PLACES
 from gyroscope.experiments.resilience_map import BYZANTINE, WORKERS
 from gyroscope.experiments.resilience_ranking import DefenceResult, ResilienceMap, SeedNoise
 from gyroscope.report import text_tables
-from gyroscope.report.figures import new_figure, save_as
+from gyroscope.report.figures import draw_heat_map, new_figure, save_as
 from gyroscope.runs.config import NO_ATTACK
 
 
@@ -127,16 +127,10 @@ def _heat_map(results: Sequence[DefenceResult], f: int, place: str, folder: Path
     drops = [[drop_in(result, column) for column in names] for result in results]
     # Grey by the square root of the drop, so that a few points show.
     shades = [
-        [0.0 if math.isnan(drop) else math.sqrt(min(max(drop, 0.0), 90.0) / 90.0) for drop in row] for row in drops
+        [drop if math.isnan(drop) else math.sqrt(min(max(drop, 0.0), 90.0) / 90.0) for drop in row] for row in drops
     ]
-    axes.imshow(shades or [[0.0]], cmap="Greys", vmin=0, vmax=1, aspect="auto")
-    for y, row in enumerate(drops):
-        for x, drop in enumerate(row):
-            colour = "white" if shades[y][x] > 0.55 else "black"
-            axes.text(x, y, short(drop), ha="center", va="center", fontsize=8, color=colour)
-    axes.set_xticks(range(len(names)), names, rotation=60, ha="left", rotation_mode="anchor")
-    axes.xaxis.tick_top()
-    axes.set_yticks(range(len(results)), [result.defence for result in results])
+    texts = [[short(drop) for drop in row] for row in drops]
+    draw_heat_map(axes, shades, texts, [result.defence for result in results], names, "Greys")
     axes.axvline(0.5, color="black", linewidth=1.5)
     axes.set_title(f"Points of maximum accuracy lost: f = {f} of {WORKERS}, momentum at the {place}")
     return save_as(figure, folder / f"zoo-f_{f}-{place}.png", dpi=110)

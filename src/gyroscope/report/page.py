@@ -14,15 +14,30 @@ from gyroscope._core.files import write_atomically
 from gyroscope._core.optional import extra
 from gyroscope.experiments.claims import ClaimVerdict
 from gyroscope.experiments.results import RunResult
+from gyroscope.report.heat_maps import Axes
 from gyroscope.report.page_data import prepare
 
-SCRIPTS = ("base", "claims", "panel", "charts", "table", "heatmap", "main")
+SCRIPTS = ("base", "claims", "panel", "charts", "table", "heatmap", "grids", "main")
 TITLE = "Gyroscope: Byzantine-resilient training, measured"
 
 
-def write_page(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path, title: str = TITLE) -> Path:
-    """Write the report of the runs and of the claims checked on them. An older page is replaced as a whole."""
-    write_atomically(path, render(prepare(runs, verdicts, title)).encode())
+def write_page(
+    runs: Sequence[RunResult],
+    verdicts: Sequence[ClaimVerdict],
+    path: Path,
+    title: str = TITLE,
+    axes: Axes | None = None,
+) -> Path:
+    """Write the report of the runs and of the claims checked on them. An older page is replaced as a whole.
+
+    Args:
+        runs: The runs.
+        verdicts: The claims; none for runs that are not the paper's.
+        path: The file to write.
+        title: The title of the page.
+        axes: The rows and columns of the heat-maps, as for `heat_maps`.
+    """
+    write_atomically(path, render(prepare(runs, verdicts, title, axes)).encode())
     return path
 
 

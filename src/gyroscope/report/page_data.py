@@ -13,7 +13,8 @@ import numpy as np
 from gyroscope.experiments.claims import VERDICTS, ClaimVerdict
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.report import page_layout as layout
-from gyroscope.report.figures import column_by_step
+from gyroscope.report.figures import cell_colours, column_by_step
+from gyroscope.report.heat_maps import SCALE, Axes, HeatMap, heat_maps
 from gyroscope.report.page_summary import Summary, summarise
 from gyroscope.runs import run_dir
 from gyroscope.runs.config import Config
@@ -28,7 +29,9 @@ MAX_COLUMNS = 100
 _ENVIRONMENT = ("processor", "platform", "python", "torch", "numpy", "threads", "cuda", "gyroscope", "commit")
 
 
-def prepare(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: str) -> dict[str, Any]:
+def prepare(
+    runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: str, axes: Axes | None = None
+) -> dict[str, Any]:
     """Return the page's data: plain lists, dictionaries, text and finite numbers."""
     lines = table_lines(runs)
     fields = layout.varying(line.setup for line in lines)
@@ -44,12 +47,14 @@ def prepare(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], title: 
         "seeds": sorted({run.config.seed for run in runs}),
         "tasks": list(dict.fromkeys(line.setup.config.task for line in lines)),
         "diverged": sum(line.diverged for line in lines),
+        "common": layout.common_text([line.setup for line in lines]),
         "environment": environment(runs),
         "verdicts": {word: sum(verdict.verdict == word for verdict in verdicts) for word in VERDICTS},
         "claims": [{name: value for name, value in vars(verdict).items() if name != "check"} for verdict in verdicts],
         "extras": fields,
         "setups": [_setup(line, fields) for line in lines],
         "charts": charts,
+        "heat_maps": [_heat_map(one) for one in heat_maps(runs, axes)],
         "styles": layout.styles(labels),
     }
 
@@ -79,6 +84,19 @@ def configuration(setup: SetupResult) -> str:
     seeds = sorted(set(setup.seeds))
     text = dataclasses.replace(Config.from_mapping(setup.config.experiment()), seed=seeds[0]).to_toml()
     return text if len(seeds) == 1 else f"# seeds {', '.join(map(str, seeds))}\n{text}"
+
+
+def _heat_map(one: HeatMap) -> dict[str, Any]:
+    """Return a heat-map with the colours of its cells; a cell without a value has none."""
+    cells = [
+        [
+            [dict(zip(("text", "fill", "ink"), (one.text(v), *cell_colours(s, SCALE)), strict=True)) for v, s in row]
+            for row in (zip(*lines, strict=True) for lines in zip(panel.values, shades, strict=True))
+        ]
+        for panel, shades in zip(one.panels, one.shades(), strict=True)
+    ]
+    panels = [{"title": panel.title, "cells": each} for panel, each in zip(one.panels, cells, strict=True)]
+    return {"title": one.title, "axes": one.axes, "rows": one.rows, "columns": one.columns, "panels": panels}
 
 
 def _setup(line: Summary, fields: Sequence[str]) -> dict[str, Any]:

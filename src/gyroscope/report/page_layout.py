@@ -81,6 +81,18 @@ def varying(setups: Iterable[SetupResult]) -> list[str]:
     return [field.name for field in dataclasses.fields(Config) if field.name in found]
 
 
+def common_settings(setups: Sequence[SetupResult]) -> dict[str, object]:
+    """Return the settings that all setups share, by name."""
+    each = [setup.config.experiment() for setup in setups] or [{}]
+    shared = {name: value for name, value in each[0].items() if all(other.get(name) == value for other in each)}
+    return {name: value for name, value in shared.items() if name != "seed" and value is not None}
+
+
+def common_text(setups: Sequence[SetupResult]) -> str:
+    """Return them as one line."""
+    return ", ".join(f"{name} = {value}" for name, value in common_settings(setups).items())
+
+
 def _extra(config: Config, fields: Sequence[str]) -> str:
     """Return the settings of these names as the end of a label."""
     values = ((field, getattr(config, field)) for field in fields)
@@ -91,14 +103,15 @@ def full_label(setup: SetupResult, fields: Sequence[str]) -> str:
     """Return a label that tells a setup apart from every other."""
     c = setup.config
     threat = _unless_none(c, f"{c.attack} f={c.byzantine}")
-    return f"{c.task} · {threat} · {c.rule}{_extra(c, fields)} · lr {rate_text(c.lr)} · {_place_text(c.momentum)}"
+    return f"{c.task} · {threat} · {c.rule}{_extra(c, fields)} · lr {rate_text(c.lr)} · {place_text(c.momentum)}"
 
 
 def _unless_none(config: Config, text: str) -> str:
     return "no attack" if config.attack == NO_ATTACK else text
 
 
-def _place_text(momentum: str) -> str:
+def place_text(momentum: str) -> str:
+    """Return a placement in words."""
     return "no momentum" if momentum == "none" else f"momentum at the {momentum}"
 
 
@@ -132,7 +145,7 @@ def measured_blocks(lines: Sequence[Summary], fields: Sequence[str]) -> list[dic
         lines, "measured", curves,
         block=lambda c: (c.task, c.attack, c.byzantine),
         title=lambda c: f"{c.task} · {_unless_none(c, f'{c.attack} · f = {c.byzantine} of {c.workers} workers')}",
-        column=lambda c: (_rank(c.momentum, PLACES), _place_text(c.momentum)),
+        column=lambda c: (_rank(c.momentum, PLACES), place_text(c.momentum)),
     )  # fmt: skip
 
 

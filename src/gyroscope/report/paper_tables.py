@@ -23,18 +23,6 @@ _CONFIDENCE = 0.95
 _OWN_COLUMNS = ("task", "attack", "byzantine", "lr", "momentum", "rule")
 
 
-def common_settings(setups: Sequence[SetupResult]) -> dict[str, object]:
-    """Return the settings that all setups share, by name."""
-    each = [setup.config.experiment() for setup in setups] or [{}]
-    shared = {name: value for name, value in each[0].items() if all(other.get(name) == value for other in each)}
-    return {name: value for name, value in shared.items() if name != "seed" and value is not None}
-
-
-def common_text(setups: Sequence[SetupResult]) -> str:
-    """Return them as one line."""
-    return ", ".join(f"{name} = {value}" for name, value in common_settings(setups).items())
-
-
 # -- LaTeX ---------------------------------------------------------------------------------------------------------
 
 
@@ -47,7 +35,7 @@ def write_latex(runs: Sequence[RunResult], path: Path) -> Path:
 def latex_table(lines: Sequence[Summary]) -> str:
     """Return a tabular with a row per setup. A setting that all share is in a comment above it, not in a column."""
     setups = [line.setup for line in lines]
-    shared = common_settings(setups)
+    shared = layout.common_settings(setups)
     fields = [name for name in (*_OWN_COLUMNS, *layout.varying(setups)) if name not in shared]
     percent = all(line.setup.metric == ACCURACY for line in lines)
     unit = r" (\%)" if percent else ""
@@ -59,7 +47,7 @@ def latex_table(lines: Sequence[Summary]) -> str:
     ]  # fmt: skip
     return "\n".join(
         [
-            f"% all runs: {common_text(setups)}",
+            f"% all runs: {layout.common_text(setups)}",
             f"% mean and standard deviation over {_seed_counts(setups)} seeds; drop: below the unattacked average",
             rf"\begin{{tabular}}{{{'l' * len(fields)}rrr}}",
             r"\toprule",

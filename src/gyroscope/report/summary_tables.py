@@ -7,38 +7,42 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gyroscope._core.files import write_atomically
-from gyroscope.experiments.claims import VERDICTS, ClaimVerdict, summary
+from gyroscope.experiments.claims import UNMEASURED, VERDICTS, ClaimVerdict, summary
 from gyroscope.experiments.results import RunResult
 from gyroscope.report import page_layout as layout
 from gyroscope.report import text_tables
 from gyroscope.report.page_data import table_lines
 from gyroscope.report.page_summary import Summary
-from gyroscope.report.paper_tables import common_text
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.task_metric import ACCURACY, TaskMetric
 
 
 def write_markdown(runs: Sequence[RunResult], verdicts: Sequence[ClaimVerdict], path: Path) -> Path:
-    """Write the claims and the table of setups in GitHub's Markdown."""
+    """Write the claims and the table of setups in GitHub's Markdown; what was not measured comes last."""
     parts = ["# Report", f"{len(runs)} runs. Mean ± standard deviation over the seeds; accuracies in percent."]
-    if verdicts:
-        parts += ["## Claims", claims_table(verdicts)]
     lines = table_lines(runs)
-    shared = common_text([line.setup for line in lines])
-    parts += ["## Results", *([f"All runs: {shared}."] if shared else []), accuracy_table(lines)]
+    if shared := layout.common_text([line.setup for line in lines]):
+        parts.append(f"All runs: {shared}.")
+    measured = [verdict for verdict in verdicts if verdict.verdict != UNMEASURED]
+    missing = [verdict for verdict in verdicts if verdict.verdict == UNMEASURED]
+    if measured:
+        parts += ["## Claims", f"{summary(verdicts)}.", claims_table(measured)]
+    parts += ["## Results", accuracy_table(lines)]
+    if missing:
+        parts += ["## Claims that were not measured", claims_table(missing)]
     write_atomically(path, ("\n\n".join(parts) + "\n").encode())
     return path
 
 
 def claims_table(verdicts: Sequence[ClaimVerdict]) -> str:
-    """Return a line per claim, and above it how many hold."""
+    """Return a line per claim."""
     header = ["verdict", "claim", "statement", "where", "quantity", "paper", "criterion", "measured", "note"]
     rows = [
         [f"{VERDICTS[v.verdict]} {v.verdict}", v.id, v.statement, v.place, v.quantity, v.paper, v.threshold, v.measured,
          v.note]
         for v in verdicts
     ]  # fmt: skip
-    return f"{summary(verdicts)}.\n\n{text_tables.markdown_table(header, rows, escape=True)}"
+    return text_tables.markdown_table(header, rows, escape=True)
 
 
 def accuracy_table(lines: Sequence[Summary]) -> str:

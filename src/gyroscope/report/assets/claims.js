@@ -1,4 +1,4 @@
-// The claims: a table with the verdict first, rows that open, and a filter by verdict.
+// The claims: a table with the verdict first, rows that open, and a filter by verdict. What was not measured is the last section.
 const VERDICTS = {
   "holds": { symbol: "✓", kind: "holds", plural: "hold" },
   "does not hold": { symbol: "✗", kind: "fails", plural: "do not hold" },
@@ -34,14 +34,25 @@ function claimRows(claim, index) {
   return { row, details, toggle, verdict: claim.verdict };
 }
 
+function claimTable(claims) {
+  const heads = ["Verdict", "Claim", "Paper", "Measured here"];
+  return el("table", { class: "claims", role: "table" },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" },
+      heads.map((text) => el("th", { scope: "col", role: "columnheader" }, text)))),
+    el("tbody", { role: "rowgroup" }, claims.map(({ row, details }) => [row, details])));
+}
+
 function showClaims() {
-  const body = byId("claims-body");
-  if (!data.claims.length) {
+  const all = data.claims.map(claimRows);
+  const missing = all.filter(({ verdict }) => verdict === "not measured");
+  const claims = all.filter((claim) => !missing.includes(claim));
+  if (missing.length) byId("unmeasured-body").append(claimTable(missing)); else hideSection("unmeasured");
+  if (!claims.length) {
     byId("lead-claims").hidden = true;
-    body.append(el("p", { class: "notice" }, "No claims were checked on these runs."));
+    hideSection("claims");
     return;
   }
-  const claims = data.claims.map(claimRows);
+  const body = byId("claims-body");
   const choose = (word) => {
     for (const button of buttons) button.setAttribute("aria-pressed", String(button.dataset.verdict === word));
     for (const claim of claims) {
@@ -54,18 +65,13 @@ function showClaims() {
     empty.hidden = claims.some((claim) => !claim.row.hidden);
   };
   const buttons = [["", `all ${claims.length}`]]
-    .concat(Object.entries(VERDICTS).map(([word, { symbol }]) => [word, `${symbol} ${word} ${data.verdicts[word]}`]))
+    .concat(Object.entries(VERDICTS).filter(([word]) => word !== "not measured").map(([word, { symbol }]) => [word, `${symbol} ${word} ${data.verdicts[word]}`]))
     .map(([word, text]) => el("button", { "data-verdict": word, "aria-pressed": "false", onclick: () => choose(word) }, text));
   const empty = el("p", { class: "notice" }, "No claim has this verdict.");
-  const heads = ["Verdict", "Claim", "Paper", "Measured here"];
   body.append(
     el("p", { class: "hint" }, "Each criterion was taken from the paper's words. Open a claim for where it ",
       "stands, what is measured and when it counts as holding."),
     el("div", { class: "choices", role: "group", "aria-label": "Filter by verdict" }, buttons),
-    el("table", { class: "claims", role: "table" },
-      el("thead", { role: "rowgroup" }, el("tr", { role: "row" },
-        heads.map((text) => el("th", { scope: "col", role: "columnheader" }, text)))),
-      el("tbody", { role: "rowgroup" }, claims.map(({ row, details }) => [row, details]))),
-    empty);
+    claimTable(claims), empty);
   choose("");
 }

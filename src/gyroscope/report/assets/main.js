@@ -14,6 +14,7 @@ function showFacts() {
         el("span", {}, `${count === 1 ? "claim" : "claims"} ${count === 1 ? word : plural}`)));
     }
   }
+  byId("common").textContent = data.common && `All runs: ${data.common}.`;
   byId("environment").append(...data.environment.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   byId("machine").hidden = !data.environment.length;
 }
@@ -31,6 +32,7 @@ function spans(numbers) {
 showFacts();
 showClaims();
 showFigures();
+showGrids();
 showTable();
 showHeatMaps();
 dark.addEventListener("change", redraw);
