@@ -9,6 +9,7 @@ from gyroscope.distributed import RobustSGD
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(rank)
 
 pictures, labels = load_digits(return_X_y=True)
 inputs, targets = torch.from_numpy(pictures).float() / 16, torch.from_numpy(labels)

@@ -212,10 +212,16 @@ def time(seconds: float) -> str:
     return f"{1e6 * seconds:.2g} us"
 
 
-def main() -> None:
-    parts = {"measured": measured(), "units": units(), "one server": one_server()}
-    markers.replace(DOCS / "scaling.md", {**parts, "many servers": many_servers(), "ranks": ranks()})
+def parts() -> dict[str, str]:
+    """Return the tables of the page by the name of their marker."""
+    return {
+        "measured": measured(),
+        "units": units(),
+        "one server": one_server(),
+        "many servers": many_servers(),
+        "ranks": ranks(),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    markers.replace(DOCS / "scaling.md", parts())
