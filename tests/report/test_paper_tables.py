@@ -71,3 +71,4 @@ def test_the_command_writes_them(folder: Path, tmp_path: Path) -> None:
     assert main(["report", str(folder), "--format", "latex,seeds,comparisons,md", "--out", str(tmp_path)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"report.tex", "seeds.csv", "comparisons.csv", "report.md"}
     assert "All runs: task = digits" in (tmp_path / "report.md").read_text()
+    assert "laims" not in (tmp_path / "report.md").read_text()  # the paper has none about digits
