@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import other_libraries
+from benchmarks import floors, other_libraries
 from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, Passes, Timed, in_turn
 from gyroscope import rules
+from gyroscope._linalg.distances import squared_distances
 
 SMALL, LARGE = (51, 79_510), (25, 1_310_922)
 """Workers and parameters of the paper's two tasks."""
@@ -34,6 +35,9 @@ LIMITS = {
 MOST_WORKERS = {"smea": 25}
 """The largest n of rules that search among subsets: random rows are their worst case."""
 
+MORE = ("flame:linkage=ball", "dnc:robust=true", "nnm+krum", "nnm+bulyan", "nnm+mda", "nnm+caf", "nnm+median")
+"""Repaired forms and compositions, besides the rules themselves."""
+
 SIBLINGS = {
     "median": (MEDIAN, "byzfl Median"),
     "krum": (GRAM, "byzfl MultiKrum", "torchjd Krum"),
@@ -50,6 +54,7 @@ def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = No
     lines = [_line(passes, name, MEAN, shape) for name in rules.RULES if name in passes.seconds]
     for name, others in SIBLINGS.items():
         lines += [_line(passes, name, other, shape) for other in others if other in passes.seconds]
+    lines += [line for name in passes.seconds if (line := _beside_its_floor(passes, name, shape))]
     theirs = [name for name in other_libraries.rules(n, BYZANTINE[n]) if name in passes.seconds]
     return lines + [_line(passes, name, MEAN, shape) for name in theirs]
 
@@ -61,10 +66,17 @@ def things(rows: Tensor, f: int) -> dict[str, Timed]:
         MEAN: lambda: rows.mean(dim=0),
         MEDIAN: lambda: rows.median(dim=0),
         GRAM: lambda: rows @ rows.T,
+        floors.READ: lambda: rows.sum(),
+        floors.TABLE: lambda: squared_distances(rows),
     }
     for name, rule in rules.RULES.items():
         if rule().min_workers(f) <= n <= MOST_WORKERS.get(name, n):
             found[name] = _call(rule(), rows, f, rules.RuleContext(trusted=rows[0]))
+    for name in MORE:
+        if rules.parse(name).min_workers(f) <= n:
+            found[name] = _call(rules.parse(name), rows, f)
+    for name, stage in rules.PREAGGREGATIONS.items():
+        found[name] = _call(stage(), rows, f)
     for name, other in other_libraries.rules(n, f).items():
         found[name] = _call(other, rows)
     return found
@@ -81,3 +93,20 @@ def _line(passes: Passes, name: str, yardstick: str, shape: tuple[int, int]) -> 
     return ratio_line(
         "rules", f"{name} / {yardstick}", passes.ratio(name, yardstick), n=n, d=d, times=times, limit=limit
     )
+
+
+def _beside_its_floor(passes: Passes, name: str, shape: tuple[int, int]) -> Line | None:
+    """Return how many times the least that its definition needs something takes; None where that is not known."""
+    floor = floors.of(name, shape[1])
+    if floor is None:
+        return None
+    pairs = list(zip(passes.seconds[floors.READ], passes.seconds[floors.TABLE], strict=True))
+    least = [floor.seconds(read, table) for read, table in pairs]
+    limit, against = floors.limit(name), "its floor"
+    if floors.by_table(name):
+        limit, against = 1.0, f"1.5 {floors.TABLE} + its passes"
+        least = [floor._replace(tables=1.5).seconds(read, table) for read, table in pairs]
+    both = Passes({name: passes.seconds[name], against: least})
+    times = (both.middle(name), both.middle(against))
+    n, d = shape
+    return ratio_line("floors", f"{name} / {against}", both.ratio(name, against), n=n, d=d, times=times, limit=limit)
