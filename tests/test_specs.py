@@ -112,6 +112,25 @@ def test_a_misspelt_name_is_answered_with_the_nearest(kind: str, name: str) -> N
         module.parse(name + "x")
 
 
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [("alie", "little"), ("ipm", "empire"), ("FoE", "empire"), ("label_flipping", "label-flip"), ("multi-krum", "krum"),
+     ("rfa", "geometric-median"), ("gm", "geometric-median"), ("tm", "trimmed-mean"), ("cwtm", "trimmed-mean"),
+     ("cwmed", "median"), ("comed", "median"), ("cc", "centered-clipping"), ("NNM+cwtm", "nnm+trimmed-mean")],
+)  # fmt: skip
+def test_the_names_of_the_literature_are_understood(alias: str, name: str) -> None:
+    parse = attacks.parse if name in ATTACKS else rules.parse
+    assert parse(alias) == parse(name) and str(parse(alias)) == name
+
+
+def test_no_alias_means_two_things() -> None:
+    for table in (RULES, rules.PREAGGREGATIONS, ATTACKS):
+        names = [*table, *(alias for kind in table.values() for alias in kind.aliases)]
+        assert len(names) == len(set(names)) and all(name == name.lower() for name in names)
+    with pytest.raises(UnknownNameError, match="did you mean 'alie'"):
+        attacks.parse("aile")
+
+
 def test_a_misspelt_parameter_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'rescor' .*did you mean 'rescore'\?"):
         rules.parse("bulyan:rescor=true")

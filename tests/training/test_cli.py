@@ -18,6 +18,7 @@ import pytest
 from launching import Finished, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules
+from gyroscope.cli import main
 from gyroscope.rules.base import STEERABLE
 from gyroscope.runs.config import Config
 from gyroscope.simulation import tasks
@@ -369,3 +370,21 @@ def test_mnist_learns_within_ten_steps(tmp_path: Path) -> None:
     evaluations = pandas.read_csv(out / "evaluations.csv")
     assert list(evaluations["samples"]) == [10_000] * 3
     assert evaluations["accuracy"].iloc[-1] > 0.5 > evaluations["accuracy"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("trian", "did you mean 'train'?"),
+        ("train --ruel krum", "unknown option --ruel: did you mean --rule?"),
+        ("report runs --fromat latex", "unknown option --fromat: did you mean --format?"),
+        ("list attack", "did you mean 'attacks'?"),
+        ("train --xyzzy", "unknown option --xyzzy: see --help"),
+    ],
+)
+def test_an_unknown_command_or_option_is_answered_with_the_nearest(
+    line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    assert ended.value.code == 2 and hint in capsys.readouterr().err

@@ -24,10 +24,11 @@ class InfeasibleError(GyroscopeError, ValueError):
 class UnknownNameError(GyroscopeError, LookupError):
     """A rule, attack, task, placement, key or parameter that does not exist."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: Iterable[str] = ()) -> None:
+        """Suggest the nearest name, or one of those that are known `also`, and list the known ones."""
         choices = sorted(known)
-        near = difflib.get_close_matches(name, choices, n=1, cutoff=_NEAR if len(name) > _SHORT else _NEAR_IF_SHORT)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = nearest(name, [*choices, *also])
+        hint = f"did you mean {near!r}? " if near else ""
         listing = ", ".join(choices) if choices else "it takes none"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
 
@@ -73,6 +74,12 @@ class RoundAbandonedError(GyroscopeError):
 
 class MissingExtraError(GyroscopeError, ImportError):
     """An optional dependency is asked for but not installed."""
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Return the known name that a misspelt one means; empty if none is alike."""
+    cutoff = _NEAR if len(name) > _SHORT else _NEAR_IF_SHORT
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
 def either(remedies: Sequence[str]) -> str:

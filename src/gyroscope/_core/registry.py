@@ -33,6 +33,8 @@ class Named(ABC):
 
     kind_in_errors: ClassVar[str]
     name: ClassVar[str] = ""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """What papers and other libraries call it; configurations and results have its name."""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = "-"
 
@@ -111,7 +113,7 @@ def inner(text: str) -> list[str]:
 
 def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, parameters: Mapping[str, Any]) -> T:
     """Build the object that `name` refers to in a table, in an installed package's entry points, or in a module."""
-    factory = table.get(name) or _third_party(kind, table, name)
+    factory = table.get(unaliased(table, name)) or _third_party(kind, table, name)
     if isinstance(factory, type) and issubclass(factory, base):
         check_class(kind, factory)
     if dataclasses.is_dataclass(factory):
@@ -131,6 +133,12 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
             f"{name!r} is no {kind}: it makes a {type(made).__name__}, not derived from gyroscope's {base.__qualname__}"
         )
     return made
+
+
+def unaliased(table: Mapping[str, Any], name: str) -> str:
+    """Return the name in the table that this name or alias means; the name itself where it means none."""
+    plain = name.lower().replace("_", "-")
+    return next((known for known, kind in table.items() if plain in (known, *getattr(kind, "aliases", ()))), name)
 
 
 def text(thing: Any) -> str:
@@ -245,7 +253,8 @@ def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Facto
     points = installed(kind)
     module_name, _, attribute = name.partition(":")
     if name not in points and not attribute:
-        raise UnknownNameError(kind, name, [*table, *points])
+        aliases = [alias for made in table.values() for alias in getattr(made, "aliases", ())]
+        raise UnknownNameError(kind, name, [*table, *points], also=aliases)
     try:
         factory: Factory[T] = (
             points[name].load() if name in points else getattr(importlib.import_module(module_name), attribute)

@@ -25,6 +25,7 @@ class Empire(Directed):
     factor: float | Literal["auto"] = registry.number(1.1, "a finite number", or_one_of=("auto",))
 
     name = "empire"
+    aliases = ("foe", "ipm", "fall-of-empires", "inner-product-manipulation")
     summary = "(1 - factor) * mean of the honest rows: small, and pointing the wrong way"
     paper = "Xie et al. 2019"
 

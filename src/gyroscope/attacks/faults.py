@@ -59,6 +59,7 @@ class SignFlip(Attack):
     scale: float = registry.positive(1.0)
 
     name = "sign-flip"
+    aliases = ("sf", "signflip", "sign-flipping")
     summary = "-scale * mean of the honest rows"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:

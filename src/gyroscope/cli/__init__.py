@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The whole grammar of the command line."""
-    top = argparse.ArgumentParser(
+    top = CommandParser(
         prog="gyroscope",
         description="Distributed training with workers that may lie: aggregation rules and what is proven of them, "
         "attacks, a search for worse ones, and momentum at the workers or at the server.",

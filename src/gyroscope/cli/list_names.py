@@ -103,6 +103,8 @@ def listing(what: str) -> tuple[list[str], list[list[str]]]:
 
 def _line(kind: Any, name: str, more: list[str], origin: str) -> list[str]:
     summary = getattr(kind, "summary", "") or shortened((kind.__doc__ or "-").strip().partition("\n")[0])
+    if aliases := getattr(kind, "aliases", ()):
+        summary += f" (also {', '.join(aliases)})"
     fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
     fields = tuple(field for field in fields if field.init and field.name != "f")
     parameters = ", ".join(f"{field.name}={registry.value_text(field.default)}" for field in fields) or "-"

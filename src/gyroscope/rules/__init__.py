@@ -132,14 +132,14 @@ def _name(spec: str) -> str:
 
 def _single(spec: str, parameters: dict[str, Any]) -> Rule:
     name, given = registry.split(spec)
-    if name in PREAGGREGATIONS:
+    if registry.unaliased(PREAGGREGATIONS, name) in PREAGGREGATIONS:
         raise ConfigError(f"{name!r} is a pre-aggregation and needs a rule after it: write {spec.strip()}+krum")
     return registry.make("rule", Rule, RULES, name, {**given, **parameters})
 
 
 def _stage(spec: str) -> Preaggregation:
     name, given = registry.split(spec)
-    if name in RULES:
+    if registry.unaliased(RULES, name) in RULES:
         raise ConfigError(
             f"the rule {name!r} can only come last: pre-aggregations ({', '.join(PREAGGREGATIONS)}) come before a +"
         )

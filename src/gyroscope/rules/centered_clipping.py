@@ -40,6 +40,7 @@ class CenteredClipping(ContextualRule):
     start: Literal["median", "zero"] = registry.choice("median", ("median", "zero"))
 
     name = "centered-clipping"
+    aliases = ("cc", "cclip")
     summary = "the mean of the rows, clipped around the last aggregate"
     needs = "n >= 2f + 1"
     paper = "Karimireddy et al. 2021"

@@ -63,6 +63,7 @@ class DnC(ContextualRule):
     robust: bool = registry.choice(False, (False, True))
 
     name = "dnc"
+    aliases = ("divide-and-conquer",)
     summary = "drops the c f rows that stick out most along the widest direction, on random coordinates, several times"
     needs = "n >= 2f + 1"
     paper = "Shejwalkar and Houmansadr 2021"

@@ -49,6 +49,7 @@ class GeometricMedian(Rule):
     tolerance: float = registry.number(1e-6, "a number between 0 and 0.1", lambda value: 0 < value < 0.1)
 
     name = "geometric-median"
+    aliases = ("gm", "rfa", "geomed")
     summary = "the point with the smallest sum of distances to the rows (RFA), to a certified tolerance"
     needs = "n >= 2f + 1"
     paper = "Pillutla et al. 2022"

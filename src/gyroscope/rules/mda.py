@@ -46,6 +46,7 @@ class MDA(SelectionRule):
     limit: int = registry.count(_STEPS)
 
     name = "mda"
+    aliases = ("minimum-diameter-averaging",)
     summary = "the mean of the n-f rows of smallest diameter, by a search with a limit"
     needs = "n >= 2f + 1"
     paper = "El Mhamdi et al. 2018"

@@ -29,6 +29,7 @@ class MeaMed(Rule):
     even: Literal["lower", "mean"] = registry.choice("lower", ("lower", "mean"))
 
     name = "meamed"
+    aliases = ("mean-around-median",)
     summary = "the mean of the n-f values nearest to the median in each coordinate"
     needs = "n >= 2f + 1"
     paper = "Xie et al. 2018"

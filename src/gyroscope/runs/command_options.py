@@ -10,9 +10,9 @@ import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from gyroscope._core.errors import ConfigError
+from gyroscope._core.errors import ConfigError, nearest
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -27,7 +27,17 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._fill()
-        return super().parse_known_args(args, namespace)
+        found, unknown = super().parse_known_args(args, namespace)
+        for option in (word.partition("=")[0] for word in unknown if word.startswith("--")):
+            near = nearest(option, [name for name in self._option_string_actions if name.startswith("--")])
+            self.error(f"unknown option {option}: " + (f"did you mean {near}?" if near else "see --help"))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and suggest what may have been meant instead of a choice that does not exist."""
+        wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        near = nearest(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
+        super().error(message + (f": did you mean {near!r}?" if near else ""))
 
     def format_help(self) -> str:
         self._fill()

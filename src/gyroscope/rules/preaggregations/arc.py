@@ -27,6 +27,7 @@ class ARC(Preaggregation):
     """
 
     name = "arc"
+    aliases = ("adaptive-robust-clipping",)
     summary = "the floor(2 f/n (n-f)) longest rows are shortened to the length of the next one"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2024"

@@ -31,6 +31,7 @@ class NNM(Preaggregation):
     """
 
     name = "nnm"
+    aliases = ("nearest-neighbour-mixing", "nearest-neighbor-mixing")
     summary = "each row becomes the mean of its n-f nearest rows, itself included"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2023"
