@@ -165,21 +165,27 @@ def run(minutes: float, out: Path, seed: int, page: bool) -> Verdict:
     clean = gy.train(config).final_accuracy
     verdict = Verdict.of(samples, minutes, seconds, code == 0 and status["status"] == "complete", steps, trouble.caused,
                          noted, status.get("final_accuracy", float("nan")), clean, absent,
-                         trouble.longest_calm())  # fmt: skip
+                         trouble.longest_calm(), _quiet_from(60 * minutes))  # fmt: skip
     (out / "verdict.json").write_text(json.dumps(verdict._asdict(), indent=2) + "\n")
     soak_report.draw(samples, trouble.log, out / "soak.png")
     if page:
         (DOCS / "reliability").mkdir(exist_ok=True)
-        shutil.copy(out / "soak.png", DOCS / "reliability" / "soak.png")
+        for name in ("soak.png", "soak.csv"):
+            shutil.copy(out / name, DOCS / "reliability" / name)
         soak_report.update_page(verdict)
     return verdict
+
+
+def _quiet_from(seconds: float) -> float:
+    """Return after how many seconds of a run nothing new goes wrong."""
+    return seconds - min(_QUIET_SECONDS, seconds / 4)
 
 
 def _watch(cluster: SoakCluster, trouble: Trouble, samples: list[Sample], seconds: float) -> list[int]:
     """Cause trouble and take samples until the server ends; return the workers that were not linked shortly before."""
     absent: list[int] = []
     sample_at = trouble_at = time.monotonic()
-    quiet = cluster.begun + seconds - min(_QUIET_SECONDS, seconds / 4)
+    quiet = cluster.begun + _quiet_from(seconds)
     while cluster.server.running:
         now = time.monotonic()
         trouble.restore(everything=now >= quiet)

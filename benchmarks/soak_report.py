@@ -64,7 +64,8 @@ class Verdict(NamedTuple):
     growth_mb: float
     """By a straight line through the samples, from minute 5 (of a short run: after a third) to the end."""
     levels: dict[str, tuple[float, float]]
-    """Medians of descriptors, threads and shared memory in the first and the last two minutes of that span."""
+    """Medians of descriptors, threads and shared memory in the first and the last two minutes of that span in which
+    there was trouble: afterwards all workers are linked, and each has a descriptor."""
     absent: tuple[int, ...] = ()
     """The workers that were not linked when the troubles were over: they should have come back."""
     longest_calm: float = 0.0
@@ -74,16 +75,16 @@ class Verdict(NamedTuple):
     def of(
         cls, samples: Sequence[Sample], minutes: float, seconds: float, finished: bool, rounds: int,
         troubles: Counter[str], events: Counter[str], accuracy: float, clean: float, absent: Sequence[int],
-        calm: float,
+        calm: float, quiet: float,
     ) -> Verdict:  # fmt: skip
-        """Judge a run."""
+        """Judge a run whose troubles ended so many seconds after its start."""
         begin = 60 * min(BEGIN_MINUTES, minutes / 3)
         span = [sample for sample in samples if sample.seconds >= begin]
         times = numpy.array([sample.seconds for sample in span])
         slope = numpy.polyfit(times, [float(sample.memory) for sample in span], 1)[0]
-        window = min(WINDOW_SECONDS, (times[-1] - times[0]) / 3)
+        window = min(WINDOW_SECONDS, (quiet - times[0]) / 3)
         first = [sample for sample in span if sample.seconds <= times[0] + window]
-        last = [sample for sample in span if sample.seconds >= times[-1] - window]
+        last = [sample for sample in span if quiet - window <= sample.seconds <= quiet]
         levels = {name: (_middle(first, name), _middle(last, name)) for name in ("descriptors", "threads", "shared")}
         growth = float(slope * (times[-1] - times[0]))
         return cls(
@@ -134,7 +135,7 @@ def paragraph(verdict: Verdict) -> str:
         f"{verdict.memory_mb:,.0f} MB at the end, and a straight line through its samples after the start gains "
         f"{verdict.growth_mb:+.1f} MB. "
         f"{back}; at most {verdict.longest_calm:.0f} s went by in which nothing happened to any of them. In the first "
-        f"and the last two minutes of that span it had (medians): {levels}. "
+        f"and the last two minutes of that span with troubles it had (medians): {levels}. "
         f"{'All of this is within the limits.' if verdict.holds else 'NOT ALL OF THIS IS WITHIN THE LIMITS.'}"
     )
 
