@@ -26,6 +26,11 @@ FIGURES = (
     "mnist-little-krum-f_12-lr_0.5-straightness",
     "mnist-little-krum-f_12-lr_0.02-straightness",
     "cifar10-little-f_5",
+    "cifar10-little-f_11",
+    "cifar10-empire-f_5",
+    "cifar10-empire-f_11",
+    "cifar10-empire-bulyan-f_5-lr_0.01-ratio",
+    "cifar10-empire-bulyan-f_5-lr_0.001-ratio",
 )
 
 

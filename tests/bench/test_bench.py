@@ -156,7 +156,7 @@ def test_the_command_writes_table_csv_picture_and_machine(
     assert "median / torch.mean(dim=0) at (51, 40)" in said
     with (out / "bench.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert {row["part"] for row in table} == {"rules", "growth in n", "growth in d"}
+    assert {row["part"] for row in table} == {"rules", "floors", "growth in n", "growth in d"}
     assert all(float(row["value"]) > 0 for row in table)
     assert (out / "bench.png").stat().st_size > 20_000
     machine = json.loads((out / "machine.json").read_text())
