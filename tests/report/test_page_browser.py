@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +165,17 @@ def test_the_table_is_filtered_by_words(page: Browser):
     assert column(page, 11) == ["✕ diverged"]
 
 
+def double_click(page: Browser, element, took_effect) -> bool:
+    """On a busy machine the browser takes a slow double click for two single ones, which change nothing: try again."""
+    for _ in range(5):
+        actions(page).double_click(element).perform()
+        for _ in range(10):
+            if took_effect():
+                return True
+            time.sleep(0.1)
+    return False
+
+
 def test_the_legend_hides_a_curve_in_its_whole_block(page: Browser):
     charts = [page.chart(f"measured-0-{number}") for number in range(4)]
     page.run("document.getElementById('measured-0').scrollIntoView()")
@@ -177,8 +189,10 @@ def test_the_legend_hides_a_curve_in_its_whole_block(page: Browser):
         assert chart.find_elements("css selector", ".scatterlayer .trace")
     page.click(button)
     assert all(all(seen) for seen in visible(charts[0], page).values())
-    actions(page).double_click(page.find("#measured-0 .legend [data-curve='median']")).perform()
-    assert [label for label, seen in visible(charts[0], page).items() if all(seen)] == ["median"]
+    alone = page.find("#measured-0 .legend [data-curve='median']")
+    assert double_click(
+        page, alone, lambda: [label for label, seen in visible(charts[0], page).items() if all(seen)] == ["median"]
+    )
 
 
 def test_a_curve_hidden_before_its_chart_is_drawn_stays_hidden(page: Browser):
@@ -196,8 +210,7 @@ def test_dragging_zooms_and_a_double_click_zooms_out(page: Browser):
     page.until(lambda: x_range(chart, page) != before)
     low, high = x_range(chart, page)
     assert before[0] < low < high < before[1]
-    actions(page).double_click(area).perform()
-    page.until(lambda: x_range(chart, page) == pytest.approx(before))
+    assert double_click(page, area, lambda: x_range(chart, page) == pytest.approx(before))
 
 
 def test_pointing_shows_numbers_and_a_click_the_configuration(page: Browser):
