@@ -45,13 +45,12 @@ AVERAGE, ALONE = "average", "server-alone"
 TRUSTING = ("fltrust",)
 OWN_SAMPLES = (10, 30, 100)
 """How many samples the server holds where it is trusted; tables name the number where it is not the last."""
-RED_TEAM = (
-    *((shards, "workers", "fltrust") for shards in UNEQUAL),
-    *((shards, place, "caf") for shards in UNEQUAL for place in ("workers", "server")),
-    *((shards, "server", "nnm+median") for shards in UNEQUAL[:2]),
-    (UNEQUAL[2], "workers", "nnm+trimmed-mean"),
-)
-"""What `gyroscope redteam` searches: shards, placement and rule, of the defences that lose least in the grid."""
+RED_TEAM = [
+    (shards, placement, rule)
+    for placement, rule in (("workers", "fltrust"), ("server", "nnm+median"), ("server", "caf"))
+    for shards in UNEQUAL[:2]
+]
+"""What `gyroscope redteam` searches, where data are most unequal: the defences that lose least in the grid."""
 BUDGET = 12
 SOME_SHARE = 1e-9
 """A worker with less of the aggregate has no part in it."""
