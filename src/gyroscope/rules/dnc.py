@@ -104,8 +104,10 @@ class DnC(ContextualRule):
         for part in parts:
             if self.robust:
                 middle, shares = _shortening(part)
-                part = (part.double() - middle).mul_(shares.unsqueeze(1))
-            table = _spectral.table_of(distances.squared_distances(part))
+                squares = distances.unit_distances(part, shares, torch.float64, middle)
+            else:
+                squares = distances.squared_distances(part)
+            table = _spectral.table_of(squares)
             survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         if self.robust:

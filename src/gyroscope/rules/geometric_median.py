@@ -94,7 +94,7 @@ def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> Array:
         points = rows.double() - center.double()
     else:
         away = lengths > 0
-        table = unit_distances(rows, torch.where(away, 1 / lengths, 0.0), torch.float64, center)
+        table = unit_distances(rows, torch.where(away, 1 / lengths, 0.0), rows.dtype, center)
         products = (1 - table / 2) * (away & away.unsqueeze(1))
         values, vectors = torch.linalg.eigh(products)
         points = vectors * values.clamp_(min=0).sqrt_() * lengths.unsqueeze(1)
