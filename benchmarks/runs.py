@@ -1,4 +1,4 @@
-"""Compare whole runs with MNIST, in turn: the recommended defence beside the average, `factor=auto` beside its default."""
+"""Compare whole runs with MNIST, in turn: the recommended defence and the average, `factor=auto` and its default."""
 
 from __future__ import annotations
 

@@ -63,9 +63,12 @@ def distances(n: int, seed: int, kind: str) -> np.ndarray:
 
 
 @given(
-    st.integers(3, 64), st.floats(0, 1), st.integers(0, 10_000), st.sampled_from(["any", "plane", "ties", "copies", "lost"]),
+    st.integers(3, 64),
+    st.floats(0, 1),
+    st.integers(0, 10_000),
+    st.sampled_from(["any", "plane", "ties", "copies", "lost"]),
     st.sampled_from([1, 5, 40, 2_000]),
-)  # fmt: skip
+)
 def test_the_smallest_diameter_takes_the_same_steps(n: int, part: float, seed: int, kind: str, limit: int) -> None:
     table, size = distances(n, seed, kind), n - int(part * ((n - 1) // 2))
     result = mda.smallest_diameter(table, size, limit)

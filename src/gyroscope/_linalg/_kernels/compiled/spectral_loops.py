@@ -86,7 +86,7 @@ def _largest(diagonal: Any, beside: Any) -> float:
     while True:
         middle = low + (high - low) / 2
         if not low < middle < high:
-            return high  # type: ignore[no-any-return]
+            return high
         pivot, above = diagonal[0] - middle, diagonal[0] < middle
         for i in range(1, n):
             if not above:
