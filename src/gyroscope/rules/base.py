@@ -74,14 +74,10 @@ class RuleContext:
         generator = self.generator(purpose)
         fewer = min(count, among - count)
         for _ in range(rounds):
-            drawn = np.empty(0, np.int64)
-            while (left := fewer - len(drawn)) > 0:
-                more = np.sort(torch.randint(among, (left,), generator=generator).numpy())
-                more = more[np.diff(more, prepend=-1) > 0]
-                places = np.searchsorted(drawn, more)
-                new = np.append(drawn, among)[places] != more
-                drawn = np.insert(drawn, places[new], more[new])
-            yield torch.from_numpy(drawn if fewer == count else np.delete(np.arange(among), drawn))
+            drawn = np.zeros(among, np.bool_)
+            while (left := fewer - np.count_nonzero(drawn)) > 0:
+                drawn[torch.randint(among, (left,), generator=generator).numpy()] = True
+            yield torch.from_numpy(np.flatnonzero(drawn if fewer == count else ~drawn))
 
     def within(self, part: str) -> RuleContext:
         """Return the context for one part of the rule, with that part's state and random streams of its own.
