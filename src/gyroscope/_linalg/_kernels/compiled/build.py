@@ -42,8 +42,7 @@ class _Announcer(event.Listener):  # type: ignore[misc]
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
         if function in _KERNELS:
-            name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-            print(f"gyroscope: compiling {name} (once: the result is kept on disk)", file=sys.stderr, flush=True)
+            print(f"gyroscope: compiling the kernel `{function.__name__}`, once", file=sys.stderr, flush=True)
 
     def on_end(self, event: Any) -> None:
         pass
