@@ -100,11 +100,11 @@ class DnC(ContextualRule):
         parts: Iterable[Tensor] = [rows]
         if self.coordinates < d:
             draws = context.draw("dnc", self.coordinates, d, self.iterations)
-            parts = (rows.index_select(1, places.to(rows.device)) for places in draws)
+            parts = (matrix.gathered(rows, places) for places in draws)
         for part in parts:
             if self.robust:
                 middle, shares = _shortening(part)
-                squares = distances.unit_distances(part, shares, torch.float64, middle)
+                squares = distances.unit_distances(part, shares, part.dtype, middle)
             else:
                 squares = distances.squared_distances(part)
             table = _spectral.table_of(squares)

@@ -98,6 +98,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     sums.squared_lengths(rows)
     row_updates.scaled(rows, rows[0, :3])
     row_updates.sign_counts(rows, torch.arange(4))
+    row_updates.gathered(rows, torch.arange(2))
     row_updates.shift_and_clip(rows, rows[0], 1.0)
     row_updates.copy_finite(rows[0], rows[1])
     row_updates.accumulate(rows, rows, 0.9)

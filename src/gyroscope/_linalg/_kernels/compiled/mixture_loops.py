@@ -13,20 +13,18 @@ from gyroscope._linalg._kernels.compiled.build import kernel
 def mixed_distances(table: Any, shares: Any, out: Any) -> None:
     """Write the squared distances between the mixed rows; an infinite distance counts as 0, for it must not matter."""
     m, n = shares.shape
-    which, weight = np.empty(n, np.int64), np.empty(n)
+    known = np.where(table < np.inf, table, 0.0)
+    weights, product = np.empty(n), np.empty(n)
     for i in range(m):
         out[i, i] = 0.0
         for j in range(i + 1, m):
-            count = 0
-            for k in range(n):
-                if shares[i, k] != shares[j, k]:
-                    which[count], weight[count] = k, shares[i, k] - shares[j, k]
-                    count += 1
+            product[:] = 0.0
+            for row in range(n):
+                weights[row] = shares[i, row] - shares[j, row]
+                if weights[row] != 0.0:
+                    for other in range(n):
+                        product[other] += weights[row] * known[row, other]
             total = 0.0
-            for a in range(count):
-                part, row = 0.0, which[a]
-                for b in range(a):
-                    distance = table[row, which[b]]
-                    part += weight[b] * (distance if distance < np.inf else 0.0)
-                total -= weight[a] * part
-            out[i, j] = out[j, i] = max(total, 0.0)
+            for row in range(n):
+                total -= weights[row] * product[row]
+            out[i, j] = out[j, i] = max(total / 2, 0.0)
