@@ -169,6 +169,13 @@ def test_a_name_with_several_endings_is_answered_with_all_of_them() -> None:
         attacks.parse("Fang")
 
 
+@pytest.mark.parametrize("spec", ["non-iid", "Non_IID", "noniid:alpha=0.1"])
+def test_the_opposite_of_a_name_is_not_answered_with_it(spec: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        shards.parse(spec)
+    assert "did you mean" not in str(caught.value) and "dirichlet" in str(caught.value)
+
+
 def test_a_misspelt_parameter_is_answered_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"'rescor' .*did you mean 'rescore'\?"):
         rules.parse("bulyan:rescor=true")

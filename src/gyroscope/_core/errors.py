@@ -78,7 +78,9 @@ class MissingExtraError(GyroscopeError, ImportError):
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the known name that a misspelt one means; empty if none is alike."""
+    """Return the known name that a misspelt one means; empty if none is alike, and for `non-iid` never `iid`."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    known = [one for one in known if plain != f"non{one}"]
     cutoff = _NEAR if len(name) > _SHORT else _NEAR_IF_SHORT
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
