@@ -76,7 +76,7 @@ def shell(tmp_path: Path) -> Callable[[str], subprocess.CompletedProcess[str]]:
 
     def run(script: str) -> subprocess.CompletedProcess[str]:
         command = ["bash", "-c", "set -e\npip() { :; }\n" + script]
-        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=600)
+        return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, timeout=900)
 
     return run
 

@@ -391,6 +391,11 @@ def test_an_unknown_command_or_option_is_answered_with_the_nearest(
     assert ended.value.code == 2 and hint in capsys.readouterr().err
 
 
+def test_an_unknown_format_of_a_report_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs", "--format", "html,latx"]) == 2
+    assert "unknown format 'latx': did you mean 'latex'?" in capsys.readouterr().err
+
+
 def test_names_of_the_literature_go_in_everywhere_and_the_usual_ones_come_out(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text('rule = "NNM+CWTM"\nattack = "ALIE"\nbyzantine = 3\nworkers = 11\nsteps = 2\n')
     (tmp_path / "grid.toml").write_text(
