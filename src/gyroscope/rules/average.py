@@ -20,7 +20,7 @@ class Average(Rule):
     """
 
     name = "average"
-    aliases = ("mean", "fedavg")
+    aliases = ("mean", "avg", "fedavg")
     summary = "the mean of all rows; the baseline, defeated by a single Byzantine worker"
     needs = "n >= f + 1"
     resilient = False

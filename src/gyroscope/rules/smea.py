@@ -62,6 +62,7 @@ class SMEA(SelectionRule):
     limit: int = registry.count(1_000_000)
 
     name = "smea"
+    aliases = ("smallest-maximum-eigenvalue-averaging",)
     summary = "the mean of the n-f rows whose covariance has the smallest largest eigenvalue; by a search with a limit"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2023"
