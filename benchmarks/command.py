@@ -14,7 +14,7 @@ from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
 if TYPE_CHECKING:
     from benchmarks.results import Line
 
-_PARTS = ("rules", "growth", "training", "memory", "distributed", "ddp")
+_PARTS = ("rules", "attacks", "growth", "training", "memory", "distributed", "ddp")
 
 _EPILOG = """\
 examples:
@@ -96,12 +96,13 @@ def _parts(asked: list[str]) -> list[str]:
 
 
 def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Iterable[Line]:
-    from benchmarks import growth, rules
+    from benchmarks import attacks, growth, rules
 
     with _Status() as status:
-        if part == "rules":
+        if part in ("rules", "attacks"):
+            measure = rules.measure if part == "rules" else attacks.measure
             for shape in (rules.SMALL, rules.LARGE):
-                yield from rules.measure(shape, options.seconds, status.about(f"({shape[0]}, {shape[1]:,})"))
+                yield from measure(shape, options.seconds, status.about(f"{part} at ({shape[0]}, {shape[1]:,})"))
         elif part == "growth":
             yield from growth.in_workers(options.seconds, status.about("growth in n"))
             yield from growth.in_parameters(options.seconds, status.about("growth in d"))

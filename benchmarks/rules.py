@@ -36,7 +36,7 @@ LIMITS = {
 MOST_WORKERS = {"smea": 25}
 """The largest n of rules that search among subsets: random rows are their worst case."""
 
-_FAR = LARGE[0] * LARGE[1]
+FAR = LARGE[0] * LARGE[1]
 """Values of the matrix whose plain read is the measure of all passes."""
 
 MORE = (
@@ -76,7 +76,7 @@ def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = No
 def things(rows: Tensor, f: int) -> dict[str, Timed]:
     """Return what is measured, by name."""
     n = rows.shape[0]
-    memory = torch.ones(_FAR)
+    memory = torch.ones(FAR)
     found: dict[str, Timed] = {
         MEAN: lambda: rows.mean(dim=0),
         MEDIAN: lambda: rows.median(dim=0),
@@ -116,7 +116,7 @@ def _beside_its_floor(passes: Passes, name: str, shape: tuple[int, int]) -> Line
     floor = floors.of(name, shape[1])
     if floor is None:
         return None
-    part = shape[0] * shape[1] / _FAR
+    part = shape[0] * shape[1] / FAR
     reads = [seconds * part for seconds in passes.seconds[floors.READ]]
     pairs = list(zip(reads, passes.seconds[floors.TABLE], strict=True))
     least = [floor.seconds(read, table) for read, table in pairs]
