@@ -74,7 +74,7 @@ class CAFHistory(ContextualRule):
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         table = _spectral.table_of(distances.squared_distances(rows))
         past = context.state.get("history")
-        weight = None
+        weight = of_past = None
         histories = rows.clone() if past is None else torch.add(rows, past, alpha=self.memory)
         if past is not None and f > 0:
             of_past = _spectral.table_of(distances.squared_distances(histories))
@@ -85,10 +85,10 @@ class CAFHistory(ContextualRule):
                 weight = None
         if weight is None:
             weight = filtered(table, f)
-        finite = matrix.finite_rows(histories)
-        if not bool(finite.all()):
+        # Rows at finite distances from each other are finite, and need not be read again.
+        if of_past is None or not np.isfinite(of_past).all():
             before = torch.zeros_like(rows) if past is None else past
-            histories = torch.where(finite.unsqueeze(1), histories, before)
+            histories = torch.where(matrix.finite_rows(histories).unsqueeze(1), histories, before)
         shares = torch.from_numpy(weight).to(rows.device)
         return Aggregate(matrix.weighted_sum(rows, shares), shares), {"history": histories}
 
