@@ -51,10 +51,11 @@ LONG = 40
 
 def prefer_vectors(app: Sphinx, doctree: nodes.document) -> None:
     """Show the SVG of a figure where it stands beside the PNG that GitHub shows."""
+    folder = Path(app.env.doc2path(app.env.docname)).parent
     for image in doctree.findall(nodes.image):
         vector = Path(image["uri"]).with_suffix(".svg")
-        if (Path(app.srcdir) / vector).is_file():
-            image["uri"], image["candidates"] = str(vector), {"*": str(vector)}
+        if (folder / vector).is_file():
+            image["uri"] = str(vector)
 
 
 def dash_parameters(app: Sphinx, doctree: nodes.document) -> None:
@@ -121,7 +122,7 @@ def as_restructured_text(app: Sphinx, what: str, name: str, thing: Any, options:
 
 def setup(app: Sphinx) -> None:
     app.connect("source-read", adapt_links)
-    app.connect("doctree-read", prefer_vectors)
+    app.connect("doctree-read", prefer_vectors, priority=400)  # before Sphinx collects the images, at 500
     app.connect("doctree-read", dash_parameters)
     app.connect("doctree-resolved", write_tables)
     app.connect("autodoc-process-docstring", describe_fields, priority=300)

@@ -94,6 +94,12 @@ def test_every_link_and_anchor_leads_somewhere(site: Path) -> None:
                 assert urllib.parse.unquote(parts.fragment) in read[target].ids, f"{path.relative_to(site)}: {link}"
 
 
+def test_figures_are_vectors_where_there_are_any(site: Path) -> None:
+    assert 'src="_images/demo.svg"' in (site / "index.html").read_text(encoding="utf-8")
+    drawn = {path.name for path in (ROOT / "docs").rglob("*.svg")} - {"favicon.svg"}
+    assert drawn <= {path.name for path in (site / "_images").glob("*.svg")}
+
+
 def test_every_document_is_a_page(site: Path) -> None:
     for path in (ROOT / "docs").rglob("*.md"):
         assert (site / path.relative_to(ROOT / "docs")).with_suffix(".html").is_file(), path
