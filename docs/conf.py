@@ -39,7 +39,7 @@ html_title = f"Gyroscope {release}"
 html_static_path = ["assets"]
 html_css_files = ["site.css"]
 html_js_files = ["tables.js"]
-html_copy_source = False
+html_copy_source = html_use_index = html_domain_indices = False
 html_show_copyright = False
 
 CHANGELOG = "reference/changelog"

@@ -108,13 +108,16 @@ def test_every_document_is_a_page(site: Path) -> None:
 def test_all_pages_in_a_browser(site: Path, address: str, browser: Browser) -> None:
     """No page scrolls sideways on a phone or a desk, none has an error in its console, none asks another host."""
     for name in pages(site):
+        browser.visit(address + name, WIDTHS[0])
         for width in WIDTHS:
-            browser.visit(address + name, width)
-            wide, window = browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
-            assert wide <= window == width, f"{name} is {wide} pixels wide in a window of {window}"
-            assert browser.console() == [], name
-            hosts = {urllib.parse.urlsplit(url).netloc for url in browser.requests() if url.startswith("http")}
-            assert hosts == {urllib.parse.urlsplit(address).netloc}, name
+            browser.size(width, 900)
+            # On a phone the theme lets a box inside of the page scroll.
+            boxes = "[document.documentElement, document.querySelector('.content')]"
+            wide, window = browser.run(f"return [{boxes}.map(box => box.scrollWidth), window.innerWidth]")
+            assert max(wide) <= window == width, f"{name} is {wide} pixels wide in a window of {window}"
+        assert browser.console() == [], name
+        hosts = {urllib.parse.urlsplit(url).netloc for url in browser.requests() if url.startswith("http")}
+        assert hosts == {urllib.parse.urlsplit(address).netloc}, name
 
 
 def test_the_search_finds_krum(address: str, browser: Browser) -> None:
