@@ -12,7 +12,7 @@ demo: $(VENV)/ready
 
 # The documentation site, in build/site: open build/site/index.html. A broken link or anchor is an error. It needs no network.
 docs: $(VENV)/ready-for-docs
-	$(BIN)/sphinx-build -q -W --keep-going docs build/site
+	$(BIN)/sphinx-build -q -E -a -W --keep-going docs build/site
 
 # What a change should pass before it is sent: the linters, the type checker, and every test that is not marked slow.
 # Three processes on two cores, because many tests wait for processes of their own.
