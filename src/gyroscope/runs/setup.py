@@ -12,6 +12,7 @@ from torch import nn
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import flat_parameters
+from gyroscope._linalg.memory import keep_freed_memory
 from gyroscope.runs.config import CommonConfig, ResolvedCommon
 from gyroscope.simulation import tasks
 from gyroscope.simulation.data import shards
@@ -35,6 +36,7 @@ def simulated_workers(
         The configuration with the number of threads that is really used, and the workers.
     """
     device = _device(config)
+    keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     config = dataclasses.replace(config, threads=torch.get_num_threads())
