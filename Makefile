@@ -5,10 +5,14 @@ BIN := $(VENV)/bin
 # One thread per process: the tests run in several processes, and more threads than cores only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
 
-.PHONY: demo test test-fast test-all lint format clean
+.PHONY: demo docs test test-fast test-all lint format clean
 
 demo: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/gyroscope demo
+
+# The documentation site, in build/site: open build/site/index.html. A broken link or anchor is an error. It needs no network.
+docs: $(VENV)/ready-for-docs
+	$(BIN)/sphinx-build -q -E -a -W --keep-going docs build/site
 
 # What a change should pass before it is sent: the linters, the type checker, and every test that is not marked slow.
 # Three processes on two cores, because many tests wait for processes of their own.
@@ -49,5 +53,9 @@ $(VENV)/ready-for-flower: $(VENV)/ready
 	$(BIN)/python -c 'import flwr, ray, transformers'  # for older Pythons pip installs none, and says nothing
 	touch $@
 
+$(VENV)/ready-for-docs: $(VENV)/ready
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]' -c constraints.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis demo-runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build demo-runs

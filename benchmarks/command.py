@@ -27,7 +27,7 @@ examples:
 to have other libraries beside ours: pip install 'gyroscope[bench]' and pip install --no-deps byzfl
 (with its dependencies, byzfl would bring torchvision and with it another torch)
 
-what comes out: a table of ratios here; bench.csv, bench.png, profile.txt and machine.json in --out.
+what comes out: a table of ratios here; bench.csv, bench.png and bench.svg, profile.txt and machine.json in --out.
 """
 
 

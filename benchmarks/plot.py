@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks import growth, rules
 from benchmarks.results import Line
+from gyroscope.report.figures import save_for_page
 from gyroscope.rules import RULES
 
 _INK, _OURS, _THEIRS = "#333333", "#0b6e8a", "#c9b79c"
@@ -16,7 +17,7 @@ _STYLES = {"mean": ("#888888", ":", "o"), "median": (_OURS, "-", "s"), "krum": (
 
 
 def draw(lines: Sequence[Line], path: Path) -> None:
-    """Write the figure in the format of the path's suffix."""
+    """Write the figure as PNG and as SVG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 8), layout="constrained")
@@ -25,7 +26,7 @@ def draw(lines: Sequence[Line], path: Path) -> None:
     _bars(large, lines, rules.LARGE)
     _in_workers(workers, lines)
     _in_parameters(parameters, lines)
-    figure.savefig(path, dpi=130)
+    save_for_page(figure, path, dpi=130)
 
 
 def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type: ignore[no-untyped-def]

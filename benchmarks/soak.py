@@ -170,7 +170,7 @@ def run(minutes: float, out: Path, seed: int, page: bool) -> Verdict:
     soak_report.draw(samples, trouble.log, out / "soak.png")
     if page:
         (DOCS / "reliability").mkdir(exist_ok=True)
-        for name in ("soak.png", "soak.csv"):
+        for name in ("soak.png", "soak.svg", "soak.csv"):
             shutil.copy(out / name, DOCS / "reliability" / name)
         soak_report.update_page(verdict)
     return verdict

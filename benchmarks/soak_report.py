@@ -163,7 +163,7 @@ def draw(samples: Sequence[Sample], troubles: Sequence[tuple[float, str, int | N
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figures.save_as(figure, path)
+    figures.save_for_page(figure, path)
 
 
 def update_page(verdict: Verdict) -> None:

@@ -134,7 +134,7 @@ def draw(setups: list[SetupResult]) -> None:
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=3, fontsize="small")
     axes.set_title("MNIST, 51 workers: the paper's attacked settings")
-    figures.save_as(figure, DOCS / "beyond" / "best.png")
+    figures.save_for_page(figure, DOCS / "beyond" / "best.png")
 
 
 def of_the_paper(setting: Setting, place: str) -> list[float]:

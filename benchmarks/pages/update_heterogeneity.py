@@ -383,7 +383,7 @@ def draw(study: Study, path: Path) -> None:
         axes.axvline(0.5, color="black", linewidth=1.5)
         axes.set_title(shards)
     figure.suptitle("Maximum accuracy in %: digits, 4 of 20 workers Byzantine, momentum at the workers")
-    figures.save_as(figure, path, dpi=110)
+    figures.save_for_page(figure, path, dpi=110)
 
 
 if __name__ == "__main__":

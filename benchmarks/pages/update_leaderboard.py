@@ -217,7 +217,7 @@ def draw(lines: list[Line]) -> None:
     axes.set_title("digits, 15 workers, momentum at the workers")
     axes.grid(axis="x", alpha=0.3)
     axes.legend(loc="lower right")
-    figures.save_as(figure, DOCS / "leaderboard" / "leaderboard.png")
+    figures.save_for_page(figure, DOCS / "leaderboard" / "leaderboard.png")
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
     if lines:
         parts = {"promises": promises(lines), "machine": here, "profile": block(others), "rules": rules(lines)}
         markers.replace(DOCS / "performance.md", parts)
-        for name in ("bench.csv", "bench.png"):
+        for name in ("bench.csv", "bench.png", "bench.svg"):
             shutil.copy(folder / name, target / name)
 
 

@@ -274,7 +274,7 @@ def _finish(figure: Any, panels: Sequence[Any], title: str, name: str) -> None:
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4)
     figure.suptitle(title)
     figure.set_size_inches(3 + 4 * len(panels), 2.2 + 0.45 * len(panels[0].get_yticks()))
-    figures.save_as(figure, BEYOND / f"{name}.png")
+    figures.save_for_page(figure, BEYOND / f"{name}.png")
 
 
 # -- which runs --------------------------------------------------------------------------------------------------------

@@ -45,8 +45,9 @@ def main(folder: Path) -> None:
     drawn = folder / "report" / "figures"
     paper_figures.write_all(runs, drawn)
     for name in FIGURES:
-        if (drawn / f"{name}.png").exists():
-            shutil.copy(drawn / f"{name}.png", target / f"{name}.png")
+        for path in (drawn / f"{name}.{kind}" for kind in ("png", "svg")):
+            if path.exists():
+                shutil.copy(path, target)
 
 
 def claims_table(runs: list[results.RunResult]) -> str:

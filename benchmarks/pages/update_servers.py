@@ -62,7 +62,7 @@ def draw(setups: list[SetupResult]) -> None:
     config = setups[0].config
     count = getattr(config, "servers", 1)
     figure.suptitle(f"Drift between the honest ones of {count} servers: MNIST, {config.workers} workers, Krum")
-    figures.save_as(figure, DOCS / "beyond" / "servers.png")
+    figures.save_for_page(figure, DOCS / "beyond" / "servers.png")
 
 
 def draw_rare_exchanges(setups: list[SetupResult]) -> None:
@@ -73,7 +73,7 @@ def draw_rare_exchanges(setups: list[SetupResult]) -> None:
     axes.set_ylabel("largest distance between honest servers")
     axes.set_title("nobody lies, exchange every 10 steps")
     axes.legend(title="momentum")
-    figures.save_as(figure, DOCS / "beyond" / "servers-rare.png")
+    figures.save_for_page(figure, DOCS / "beyond" / "servers-rare.png")
 
 
 def table(setups: list[SetupResult]) -> str:

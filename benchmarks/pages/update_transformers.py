@@ -144,7 +144,7 @@ def draw(setups: dict[Kind, SetupResult], optimizer: str, path: Path) -> None:
     grid[0][0].legend(loc="upper right", title="momentum")
     title = f"A small GPT, {OPTIMIZERS[optimizer]} at the server, 13 workers: momentum at the server or at the workers"
     figure.suptitle(title)
-    figures.save_as(figure, path)
+    figures.save_for_page(figure, path)
 
 
 def curve(label: str, setup: SetupResult) -> figures.Curve:

@@ -17,6 +17,7 @@ import pytest
 from benchmarks.pages import (
     DOCS,
     markers,
+    update_command_line,
     update_distributed,
     update_leaderboard,
     update_performance,
@@ -71,6 +72,11 @@ def test_performance_has_the_numbers_of_its_csv_files() -> None:
     assert part("performance.md", "promises") == update_performance.promises(bench)
     assert part("performance.md", "rules") == update_performance.rules(bench)
     assert part("performance.md", "distributed") == update_performance.distributed(distributed)
+
+
+def test_the_command_line_is_what_the_parsers_say() -> None:
+    written = update_command_line.PAGE.read_text(encoding="utf-8")
+    assert update_command_line.page() == written, "run python -m benchmarks.pages.update_command_line"
 
 
 def test_the_zoo_lists_the_defences_that_do_not_exist() -> None:

@@ -98,7 +98,9 @@ def test_the_wheel_requires_torch_numpy_and_numba_and_nothing_else(wheel: Path) 
     requirements = [Requirement(line) for line in said.get_all("Requires-Dist", [])]
     plain = {each.name for each in requirements if each.marker is None or each.marker.evaluate({"extra": ""})}
     assert plain == DEPENDENCIES
-    extras = {"bench", "dev", "flower", "hugging-face", "lab", "lightning", "mlflow", "slurm", "tensorboard", "wandb"}
+    extras = {
+        "bench", "dev", "docs", "flower", "hugging-face", "lab", "lightning", "mlflow", "slurm", "tensorboard", "wandb"
+    }  # fmt: skip
     assert set(said.get_all("Provides-Extra", [])) == extras
     lab = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "lab"})}
     modules = {"scikit-learn": "sklearn", "tomli-w": "tomli_w"}

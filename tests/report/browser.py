@@ -50,12 +50,16 @@ class Browser:
 
     def open(self, path: Path, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
         """Open a file in a window of this size, in light or dark, with animations off."""
+        self.visit(path.as_uri(), width, height, scheme)
+        self.until("return document.documentElement.dataset.ready === 'yes'")
+
+    def visit(self, address: str, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
+        """Open any page in the same way, and wait until all of it is loaded."""
         self.driver.get("about:blank")
         self.size(width, height)
         self.scheme(scheme)
         self.console(), self.requests()
-        self.driver.get(path.as_uri())
-        self.until("return document.documentElement.dataset.ready === 'yes'")
+        self.driver.get(address)
 
     def size(self, width: int, height: int) -> None:
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -78,7 +82,7 @@ class Browser:
     def click(self, what: Any) -> None:
         """Click on an element or on what a selector finds, in the middle of the window, clear of the fixed bar."""
         element = self.find(what) if isinstance(what, str) else what
-        self.run("arguments[0].scrollIntoView({block: 'center'})", element)
+        self.run("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", element)
         element.click()
 
     def texts(self, selector: str) -> list[str]:

@@ -99,7 +99,7 @@ def test_the_command_draws_them_beside_the_papers(folder: Path, tmp_path: Path) 
     arguments = ["report", str(folder), "--out", str(tmp_path), "--format", "figures", "--heat-map", "f,rule"]
     assert main(arguments) == 0
     drawn = {path.name for path in (tmp_path / "figures").glob("heat-map-*")}
-    assert {Path(name).suffix for name in drawn} == {".png", ".pdf"}
+    assert {Path(name).suffix for name in drawn} == {".png", ".pdf", ".svg"}
     assert "heat-map-digits-byzantine-rule-attack_little-lr_0.2.png" in drawn
     assert (tmp_path / "figures" / "digits-little-f_5.png").exists()
 

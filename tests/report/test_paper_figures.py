@@ -37,10 +37,10 @@ def test_every_figure_is_drawn_under_the_papers_name(runs: list[results.RunResul
         "digits-little-f_5",
     }
     assert set(drawn) == names
-    assert {path.name for path in written} == {f"{name}.{ending}" for name in names for ending in ("png", "pdf")}
+    assert {path.name for path in written} == {f"{name}.{ending}" for name in names for ending in ("png", "pdf", "svg")}
     for path in written:
         start = path.read_bytes()[:8]
-        assert start.startswith(b"\x89PNG" if path.suffix == ".png" else b"%PDF")
+        assert start.startswith({".png": b"\x89PNG", ".pdf": b"%PDF", ".svg": b"<?xml"}[path.suffix])
         assert path.stat().st_size > 5_000
 
 

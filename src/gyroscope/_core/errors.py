@@ -2,6 +2,14 @@
 
 Everything here is a `GyroscopeError`: the command line prints its message in one piece and exits with code 2, without a
 traceback, because the reader can mend it. Any other exception is a bug in Gyroscope and keeps its traceback.
+
+Example:
+    >>> import gyroscope as gy
+    >>> try:
+    ...     gy.Config(rule="krum", workers=8, declared_byzantine=3).resolve()
+    ... except gy.errors.InfeasibleError as problem:
+    ...     print("needs n >= 2f + 3" in str(problem))
+    True
 """
 
 from __future__ import annotations
@@ -14,7 +22,16 @@ _NEAR, _NEAR_IF_SHORT, _SHORT = 0.6, 0.5, 3
 
 
 class GyroscopeError(Exception):
-    """A mistake or a circumstance that the user can mend."""
+    """A mistake or a circumstance that the user can mend. Every error that Gyroscope raises on purpose is one.
+
+    Example:
+        >>> import gyroscope as gy
+        >>> try:
+        ...     gy.Config(rule="krumm").resolve()
+        ... except gy.GyroscopeError as problem:
+        ...     print(str(problem).partition(" Known")[0])
+        unknown rule 'krumm': did you mean 'krum'?
+    """
 
 
 class InfeasibleError(GyroscopeError, ValueError):

@@ -2,6 +2,13 @@
 
 Notation as in "Distributed Momentum for Byzantine-resilient Learning": sigma is the standard deviation of the honest
 gradients around their mean, lambda the norm of that mean, mu the momentum factor.
+
+Example:
+    With 12 of 51 workers Byzantine, Krum is proven resilient while the ratio is below 0.0018, and Median below 0.026:
+
+    >>> import gyroscope as gy
+    >>> f"{gy.theory.krum_ratio_bound(51, 12):.4f}", f"{gy.theory.median_ratio_bound(51, 12):.3f}"
+    ('0.0018', '0.026')
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""The attacks, by name. `make("little", factor=2)` and the command line's `little:factor=2` build the same object."""
+"""The attacks, by name. `make("little", factor=2)` and the command line's `little:factor=2` build the same object.
+
+Example:
+    >>> import torch
+    >>> import gyroscope as gy
+    >>> honest = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> gy.attacks.make("empire", factor=2)(honest, f=1)
+    tensor([[-2., -3.]])
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ what each format writes:
   comparisons   comparisons.csv: every two rules in the same setting, seed by seed: mean difference of the best value,
                 its 95 % confidence interval and the p-value of a paired t-test
   latex         report.tex: the table of setups for \\input (with booktabs); settings that all share are in a comment
-  figures       figures/: the paper's figures, and heat-maps of the settings that vary, as PNG and PDF
+  figures       figures/: the paper's figures, and heat-maps of the settings that vary, as PNG, PDF and SVG
 
 example:
     gyroscope report runs/mine --format html,latex,seeds,comparisons

@@ -28,14 +28,6 @@ def diloco(
 ) -> DiLoCo:
     """Train with local steps, and aggregate what the ranks have learned by a robust rule.
 
-        inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
-        outer = torch.optim.SGD(model.parameters(), lr=0.7)
-        job = gy.diloco(model, inner, outer, rule="median", f=1, every=50)
-        for batch in data:
-            inner.zero_grad()
-            loss(batch).backward()
-            job.step()
-
     Each rank takes `every` steps of its inner optimizer by itself. Then its *pseudo-gradient*, the parameters before
     these steps minus those after them, takes the place of a gradient: momentum, exchange, rule, and one step of the
     outer optimizer from the common parameters. Every rank goes on from the result with its own inner state.
@@ -53,9 +45,32 @@ def diloco(
         process_group: the ranks that take part, if not all.
         seed: of a rule that draws at random; the same on every rank.
 
+    Returns:
+        The job, whose `step` takes the place of the inner optimizer's.
+
     Raises:
         InfeasibleError: the rule cannot tolerate f of that many ranks.
         ConfigError: a value is out of range, or the ranks' models or settings differ.
+
+    Example:
+        One rank, to show the calls; with more of them f is 1 or more.
+
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> inner = torch.optim.AdamW(model.parameters(), lr=3e-4)
+        >>> outer = torch.optim.SGD(model.parameters(), lr=0.7)
+        >>> job = gy.diloco(model, inner, outer, rule="median", f=0, every=2)
+        >>> for batch in torch.ones(4, 8, 2):
+        ...     inner.zero_grad()
+        ...     model(batch).square().mean().backward()
+        ...     print(job.step())
+        False
+        True
+        False
+        True
+        >>> torch.distributed.destroy_process_group()
     """
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ConfigError(f"every must be a whole number of at least 1, got {every!r}")

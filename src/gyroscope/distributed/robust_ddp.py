@@ -50,10 +50,6 @@ def ddp(
 ) -> RobustDDP:
     """Aggregate the gradients of a DistributedDataParallel model by a robust rule, in place of the mean.
 
-        model = DistributedDataParallel(model)
-        job = gy.ddp(model, rule="median", f=1)  # the one changed line
-        optimizer = torch.optim.AdamW(model.parameters(), betas=(0.0, 0.999))
-
     Args:
         model: the wrapped model, the same on every rank. It must have no communication hook yet.
         rule: a rule or its spec, feasible for f of all ranks. It must not need a trusted gradient.
@@ -78,6 +74,19 @@ def ddp(
     Raises:
         InfeasibleError: the rule cannot tolerate f of that many ranks.
         ConfigError: the model is not a DistributedDataParallel, or a value is out of range.
+
+    Example:
+        One rank, to show the calls. `torchrun` starts as many as you like, and then f is 1 or more.
+
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+        >>> job = gy.ddp(model, rule="median", f=0)  # the one changed line
+        >>> optimizer = torch.optim.AdamW(model.parameters(), betas=(0.0, 0.999))
+        >>> model(torch.ones(4, 2)).square().mean().backward()
+        >>> optimizer.step()
+        >>> torch.distributed.destroy_process_group()
     """
     if not isinstance(model, DistributedDataParallel):
         raise ConfigError(

@@ -36,12 +36,12 @@ def fsdp(
 ) -> RobustFSDP:
     """Aggregate the gradients of a `fully_shard`-ed model by a robust rule, in place of the mean.
 
-        fully_shard(model)
-        job = gy.fsdp(model, rule="median", f=1)                       # every rank is a worker
+    FSDP reduces the gradients of each sharded unit (each module given to `fully_shard`) during the backward pass, and
+    so a rule that compares whole rows compares those of each unit by itself. What is proven of whole gradients is not
+    proven of that; rules that read columns (median, trimmed-mean) are the same either way.
 
-        mesh = init_device_mesh("cuda", (8, 4), mesh_dim_names=("replicate", "shard"))
-        fully_shard(model, mesh=mesh["shard"])
-        job = gy.fsdp(model, f=2, replicas=mesh["replicate"])          # every replica is a worker, of four ranks each
+    Memory: a rank keeps as many values of momentum as the model has parameters where every rank is a worker, and only
+    those of its shard where the replicas are.
 
     Args:
         model: the model, sharded along one dimension; with replicas, along the one inside a replica.
@@ -54,16 +54,26 @@ def fsdp(
     Returns:
         The job: verdicts on the workers, and a state to save.
 
-    FSDP reduces the gradients of each sharded unit (each module given to `fully_shard`) during the backward pass, and
-    so a rule that compares whole rows compares those of each unit by itself. What is proven of whole gradients is not
-    proven of that; rules that read columns (median, trimmed-mean) are the same either way.
-
-    Memory: a rank keeps as many values of momentum as the model has parameters where every rank is a worker, and only
-    those of its shard where the replicas are.
-
     Raises:
         InfeasibleError: the rule cannot tolerate f of that many workers.
         ConfigError: nothing in the model is sharded, or the rule reads whole rows.
+
+    Example:
+        One rank, to show the calls; with more of them f is 1 or more.
+
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+        >>> _ = torch.distributed.fsdp.fully_shard(model, mesh=mesh)
+        >>> job = gy.fsdp(model, rule="median", f=0)  # every rank is a worker
+        >>> model(torch.ones(4, 2)).square().mean().backward()
+        >>> torch.distributed.destroy_process_group()
+
+        With replicas of four ranks each, every replica is a worker: `mesh = init_device_mesh("cuda", (8, 4),
+        mesh_dim_names=("replicate", "shard"))`, `fully_shard(model, mesh=mesh["shard"])` and
+        `gy.fsdp(model, f=2, replicas=mesh["replicate"])`.
     """
     units = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if not units:

@@ -223,14 +223,22 @@ def _digest(text: str) -> int:
 class RobustOptimizer(ExchangingOptimizer):
     """Exchange gradients between ranks, aggregate them by a robust rule, and let any optimizer take the step.
 
-        torch.distributed.init_process_group("gloo")
-        optimizer = gy.RobustOptimizer(torch.optim.AdamW(model.parameters(), betas=(0.0, 0.999)), rule="krum", f=1)
-        loss.backward()
-        optimizer.step()
-
     For a model as it is, not in a DDP; for one in a DDP there is `gy.ddp`. What it withstands, and what not, is what
     `RobustSGD` withstands. After a step `parameter.grad` holds the rule's result, the same on all ranks. Schedulers and
     `zero_grad` work on it as on the inner optimizer. The inner optimizer should have no momentum of its own.
+
+    Example:
+        One rank, to show the calls. `torchrun` starts as many as you like, and then f is 1 or more.
+
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Linear(2, 1)
+        >>> inner = torch.optim.AdamW(model.parameters(), betas=(0.0, 0.999))
+        >>> optimizer = gy.RobustOptimizer(inner, rule="median", f=0)
+        >>> model(torch.ones(4, 2)).square().mean().backward()
+        >>> optimizer.step()
+        >>> torch.distributed.destroy_process_group()
     """
 
     def __init__(

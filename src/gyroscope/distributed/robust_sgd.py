@@ -19,11 +19,6 @@ from gyroscope.rules import Rule
 class RobustSGD(ExchangingOptimizer):
     """An optimizer that exchanges gradients between ranks and aggregates them by a robust rule.
 
-        torch.distributed.init_process_group("gloo")
-        optimizer = RobustSGD(model.parameters(), lr=0.1, rule="krum", f=1)  # the model as it is, not in a DDP
-        loss.backward()
-        optimizer.step()
-
     **It withstands** up to f ranks whose *gradients* are wrong, whatever the cause: bad or poisoned data, overflow,
     NaN, a bit flip, a GPU that computes nonsense in the backward pass. Such a rank can recover: a gradient that is not
     finite costs it one step (see `WorkerMomentum`). **It does not withstand** a rank whose *program* is Byzantine, for
@@ -42,6 +37,18 @@ class RobustSGD(ExchangingOptimizer):
     **State.** With momentum at the workers each rank has its own: save `state_dict()` on every rank, in a file per
     rank, and load it on the same rank; training then continues with the same bits. It includes a rule's own state
     (`centered-clipping`) and the number of steps; adding, freezing or thawing parameters resets the rule's state.
+
+    Example:
+        One rank, to show the calls. `torchrun` starts as many as you like, and then f is 1 or more.
+
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        >>> model = torch.nn.Linear(2, 1)  # as it is, not in a DDP
+        >>> optimizer = gy.RobustSGD(model.parameters(), lr=0.1, rule="median", f=0)
+        >>> model(torch.ones(4, 2)).square().mean().backward()
+        >>> optimizer.step()
+        >>> torch.distributed.destroy_process_group()
     """
 
     def __init__(

@@ -1,4 +1,10 @@
-"""Where momentum is computed: `WorkerMomentum` before the rule, `RobustAggregator` for the rule and what follows it."""
+"""Where momentum is computed: `WorkerMomentum` before the rule, `RobustAggregator` for the rule and what follows it.
+
+Example:
+    >>> import gyroscope as gy
+    >>> list(gy.momentum.PLACEMENTS)
+    ['workers', 'server', 'none', 'server-kept']
+"""
 
 from __future__ import annotations
 

@@ -84,13 +84,20 @@ class Update:
 class RobustAggregator:
     """Aggregate n rows, up to f of them Byzantine, into the direction of the update: rule, then momentum if it is here.
 
-        server = gy.RobustAggregator("krum", f=3)
-        parameters -= lr * server.step(rows).vector
-
     With momentum at the workers (the default) the rows have it in them already, from `WorkerMomentum`; the rule's
     result is the direction. With "server" the aggregator accumulates the rule's results. With "server-kept" it
     accumulates each worker's rows before the rule, which takes n * d values: when nobody lies that equals "workers",
     and a worker that joins late or restarts has lost nothing.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> parameters = torch.zeros(2)
+        >>> server = gy.RobustAggregator("median", f=1)
+        >>> rows = torch.tensor([[1.0, 2.0], [2.0, 3.0], [3.0, 4.0], [4.0, 5.0], [float("nan"), -1e30]])
+        >>> parameters -= 0.5 * server.step(rows).vector
+        >>> parameters
+        tensor([-1.5000, -1.5000])
     """
 
     def __init__(

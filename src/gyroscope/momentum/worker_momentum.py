@@ -16,14 +16,21 @@ class WorkerMomentum:
 
     One object serves one worker, whose gradients are vectors (d,), or many workers at once, (h, d), a row each.
 
-        momentum = gy.WorkerMomentum(mu=0.9)
-        row = momentum.update(gradient)
-
     A gradient that is not finite, or that would make m overflow, is sent as it is, for the rule to leave out, and is
     not accumulated: it costs its worker one round and nothing later. This is the only place that decides so.
 
     The default, without dampening, is the paper's. With `dampening=mu` the row is an average that keeps the gradients'
     scale; then a learning rate 1 / (1 - mu) times as large gives the same steps.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> momentum = gy.WorkerMomentum(mu=0.5)
+        >>> for gradient in ([1.0, 2.0], [1.0, float("nan")], [1.0, 2.0]):
+        ...     print(momentum.update(torch.tensor(gradient)))
+        tensor([1., 2.])
+        tensor([1., nan])
+        tensor([1.5000, 3.0000])
     """
 
     def __init__(self, mu: float = 0.9, *, nesterov: bool = False, dampening: float = 0.0) -> None:

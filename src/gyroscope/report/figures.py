@@ -195,12 +195,21 @@ def new_figure(
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write the figure as PNG and as vector PDF. The suffix is added to the whole name."""
-    return [save_as(figure, path.with_name(f"{path.name}.{kind}")) for kind in ("png", "pdf")]
+    """Write the figure as PNG, and as PDF and SVG, which are vectors. The suffix is added to the whole name."""
+    return [save_as(figure, path.with_name(f"{path.name}.{kind}")) for kind in ("png", "pdf", "svg")]
+
+
+def save_for_page(figure: Figure, path: Path, dpi: int = 150) -> list[Path]:
+    """Write the figure of a page in docs/ twice: as PNG, which GitHub shows, and as SVG, which the site shows."""
+    return [save_as(figure, path.with_suffix(suffix), dpi) for suffix in (".png", ".svg")]
 
 
 def save_as(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write the figure in the format of the path's suffix. The same runs give the same bytes: there is no date."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=dpi, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
+    import matplotlib
+
+    dates = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, dpi=dpi, metadata=dates.get(path.suffix))
     return path

@@ -11,7 +11,7 @@ from gyroscope.experiments.grid import BASELINE, PLACES
 from gyroscope.experiments.resilience_map import BYZANTINE, WORKERS
 from gyroscope.experiments.resilience_ranking import DefenceResult, ResilienceMap, SeedNoise
 from gyroscope.report import text_tables
-from gyroscope.report.figures import draw_heat_map, new_figure, save_as
+from gyroscope.report.figures import draw_heat_map, new_figure, save_for_page
 from gyroscope.runs.config import NO_ATTACK
 
 
@@ -117,10 +117,10 @@ def write_csv(maps: MapPair, path: Path) -> Path:
 
 def draw(maps: MapPair, folder: Path) -> list[Path]:
     """Draw a heat-map per f and placement: defences by attacks, the drop in figures in every cell."""
-    return [_heat_map(maps.of(f, place), f, place, folder) for f, place in panels()]
+    return [path for f, place in panels() for path in _heat_map(maps.of(f, place), f, place, folder)]
 
 
-def _heat_map(results: Sequence[DefenceResult], f: int, place: str, folder: Path) -> Path:
+def _heat_map(results: Sequence[DefenceResult], f: int, place: str, folder: Path) -> list[Path]:
     names = columns()
     figure, grid = new_figure(size=(2.6 + 0.46 * len(names), 1.9 + 0.25 * len(results)))
     axes = grid[0][0]
@@ -133,7 +133,7 @@ def _heat_map(results: Sequence[DefenceResult], f: int, place: str, folder: Path
     draw_heat_map(axes, shades, texts, [result.defence for result in results], names, "Greys")
     axes.axvline(0.5, color="black", linewidth=1.5)
     axes.set_title(f"Points of maximum accuracy lost: f = {f} of {WORKERS}, momentum at the {place}")
-    return save_as(figure, folder / f"zoo-f_{f}-{place}.png", dpi=110)
+    return save_for_page(figure, folder / f"zoo-f_{f}-{place}.png", dpi=110)
 
 
 def panels() -> list[tuple[int, str]]:

@@ -2,6 +2,15 @@
 
 A spec may name pre-aggregations before the rule, `nnm+bucketing:s=3+krum:m=1`, and a mixture of rules in its place,
 `random:krum/median`. `+` binds tighter than `/`, and everything after `random:` belongs to the mixture.
+
+Example:
+    >>> import torch
+    >>> import gyroscope as gy
+    >>> rows = torch.tensor([[1.0, 2.0], [2.0, 3.0], [3.0, 4.0], [4.0, 5.0], [float("nan"), -1e30]])
+    >>> gy.rules.make("median")(rows, f=1).vector
+    tensor([3., 3.])
+    >>> gy.rules.parse("nnm+krum:m=1")(rows, f=1).vector.isfinite().all()
+    tensor(True)
 """
 
 from __future__ import annotations

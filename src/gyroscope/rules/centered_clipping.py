@@ -22,17 +22,18 @@ class CenteredClipping(ContextualRule):
     little in each round and must keep pushing. This is a guarantee over many rounds: for a single round it only says
     that the result is finite.
 
-    tau: the radius, or "median" (the default): the median distance of the rows from v (the lower of two), which with
-        n >= 2f + 1 is at most that of the farthest honest row, and needs no tuning.
-    iterations: how often v moves in a round. The paper uses one if v is the last aggregate.
-    start: the centre of the first round. "median", the default, is the coordinate-wise median of the rows: the first
-        result is then as good as later ones, and moves with the rows. The paper's zero vector (`start="zero"`) is as
-        far from the rows as they are long: with a small tau it takes many rounds to approach them, and with a large
-        one an adversary moves the first results by as much.
-
     A row with a NaN or an infinity has no direction and moves nothing: it counts as a row at the centre. A row of 3e38
     pulls by tau, as any far row does. Cost: two passes over the rows per iteration. The state is one vector. No worker
     weights: the last aggregate has a share, too.
+
+    Args:
+        tau: the radius, or "median" (the default): the median distance of the rows from v (the lower of two), which
+            with n >= 2f + 1 is at most that of the farthest honest row, and needs no tuning.
+        iterations: how often v moves in a round. The paper uses one if v is the last aggregate.
+        start: the centre of the first round. "median", the default, is the coordinate-wise median of the rows: the
+            first result is then as good as later ones, and moves with the rows. The paper's zero vector
+            (`start="zero"`) is as far from the rows as they are long: with a small tau it takes many rounds to approach
+            them, and with a large one an adversary moves the first results by as much.
     """
 
     tau: float | Literal["median"] = registry.positive("median", or_one_of=("median",))

@@ -115,6 +115,17 @@ def aggregate(
         InfeasibleError: The rule cannot tolerate f of n participants.
         RowsError: More than f state dicts do not fit, or one does not fit that the rule cannot do without.
         ConfigError: The rule takes no weights, the weights are no weights, or the rule needs a trusted gradient.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> honest = [{"weight": torch.tensor([1.0, value])} for value in (1.0, 2.0, 3.0, 4.0)]
+        >>> broken = {"weight": torch.tensor([1e9, float("nan")])}
+        >>> result = gy.aggregate([*honest, broken], "median", f=1)
+        >>> result.state_dict["weight"]
+        tensor([1., 3.])
+        >>> result.report.left_out
+        [4]
     """
     names, given = _participants(state_dicts)
     chosen = rules.parse(rule) if isinstance(rule, str) else rule

@@ -283,10 +283,17 @@ class ResolvedCommon(CommonConfig):
 class Config(CommonConfig):
     """Everything that determines a synchronous run with one server.
 
-        Config(task="mnist", rule="krum", attack="little", byzantine=12, lr=0.5)
+    `gyroscope train --help` describes the fields. For a field that is None `resolve` takes the task's value.
 
-    `gyroscope train --help` describes the fields. For a field that is None `resolve` takes the task's value. A wrong
-    type or a value out of range raises a ConfigError, an unknown field an UnknownNameError with the nearest name.
+    Raises:
+        ConfigError: a value has the wrong type or is out of range.
+        UnknownNameError: there is no such field; the message has the nearest one.
+
+    Example:
+        >>> import gyroscope as gy
+        >>> config = gy.Config(task="mnist", rule="krum", attack="little", byzantine=12, lr=0.5)
+        >>> config.workers is None, config.resolve().workers
+        (True, 51)
     """
 
     shown_if_unusual: ClassVar[tuple[str, ...]] = (

@@ -35,7 +35,23 @@ DEFENCES: dict[str, Defence] = {
 
 
 def defence(name: str) -> dict[str, Any]:
-    """Return the settings of a defence, to be completed: `Config(**defence("best"), attack="little", byzantine=5)`."""
+    """Return the settings of a defence, for a configuration to complete.
+
+    Args:
+        name: a name in `DEFENCES`: "best" or "none".
+
+    Returns:
+        Keys of `Config` and their values.
+
+    Raises:
+        UnknownNameError: there is no such defence.
+
+    Example:
+        >>> import gyroscope as gy
+        >>> gy.defence("best")
+        {'rule': 'caf-history', 'momentum': 'workers', 'horizon': 2.0}
+        >>> config = gy.Config(**gy.defence("best"), attack="little", byzantine=5)
+    """
     if name not in DEFENCES:
         raise UnknownNameError("defence", name, DEFENCES)
     return dict(DEFENCES[name].settings)

@@ -22,16 +22,29 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Result:
-    """The result of a run: its status, its tables, and the trained model."""
+    """The result of a run: its status, its tables, and the trained model. `train` and `resume` return it.
+
+    Example:
+        >>> import gyroscope as gy
+        >>> result = gy.train(gy.Config(rule="median", attack="empire", byzantine=5, steps=20))
+        >>> result.status, result.step, len(result.metrics)
+        ('complete', 20, 20)
+        >>> result.final_accuracy <= result.max_accuracy
+        True
+    """
 
     config: ResolvedCommon
+    """The complete configuration."""
     status: str
     """`complete`, `diverged` (parameters became non-finite), or `interrupted`."""
     step: int
     """How many rounds were played."""
     model: nn.Module = dataclasses.field(repr=False)
+    """The model with its last parameters."""
     directory: Path | None
+    """The run directory; None where none was asked for."""
     tables: dict[str, list[dict[str, Number]]] = dataclasses.field(repr=False)
+    """The rows of the run directory's tables, by file name; the properties below return them as pandas has them."""
     reason: str = ""
     """Why the run was interrupted, where nobody asked for it."""
     metric: TaskMetric = ACCURACY

@@ -67,8 +67,18 @@ def train(
         worker_factory: makes other workers than the simulated ones (`gyroscope.distributed`).
         run_type: the class of the run, where such workers need their own.
 
+    Returns:
+        The status, the tables and the model.
+
     Raises:
         GyroscopeError: the configuration cannot run, data is missing, or the disk refuses a write.
+
+    Example:
+        >>> import gyroscope as gy
+        >>> config = gy.Config(task="digits", rule="bulyan", attack="little", byzantine=5, steps=20)
+        >>> result = gy.train(config)
+        >>> list(result.evaluations["step"])
+        [0, 5, 10, 15, 20]
     """
     resolved = config.resolve(task)
     if resolved.data_dir is not None:
@@ -111,8 +121,23 @@ def resume(
             `data_dir`). Bits are the same only on the same device with the same number of threads.
         task, callbacks, stop, tensorboard, wandb, mlflow, clock, worker_factory, run_type: as for `train`.
 
+    Returns:
+        The result of the whole run.
+
     Raises:
         RunDirectoryError: there is no run, another process uses it, or it is of a kind that cannot be resumed.
+
+    Example:
+        A run that is stopped after ten of its twenty rounds, and continued:
+
+        >>> import tempfile
+        >>> import gyroscope as gy
+        >>> answers = iter([False] * 9 + [True])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     first = gy.train(gy.Config(steps=20), out=f"{folder}/run", stop=lambda: next(answers))
+        ...     whole = gy.resume(f"{folder}/run")
+        >>> first.status, first.step, whole.status, whole.step
+        ('interrupted', 10, 'complete', 20)
     """
     config = RunDirectory.read_config(out)
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))

@@ -21,14 +21,25 @@ Scores = Callable[[Tensor, Tensor], Tensor]
 class TaskMetric:
     """A measure of a model on the test set: the mean of a score over all predictions, or a function of the test loss.
 
-        gy.Task(model, train, test, metric=gy.TaskMetric("mae", "lower", lambda x, y: (x - y).abs()))
-
     Args:
         name: the name in tables, bars and figures, and of the column of evaluations.csv.
         better: whether "higher" or "lower" values are better.
         scores: maps (outputs, targets) of a batch to a score for each prediction.
         of_loss: maps the mean test loss to the metric, where there are no scores.
         percent: whether the metric is a share, from 0 to 1, that people read in percent.
+
+    Raises:
+        ConfigError: the name is no column's name, `better` is neither word, or there is not one of the two functions.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> error = gy.TaskMetric("mae", "lower", lambda outputs, targets: (outputs - targets).abs())
+        >>> data = torch.randn(60, 3), torch.randn(60, 1)
+        >>> task = gy.Task(lambda: torch.nn.Linear(3, 1), data, data, torch.nn.functional.mse_loss, metric=error)
+        >>> result = gy.train(gy.Config(steps=10, workers=5), task=task)
+        >>> result.best <= result.final
+        True
     """
 
     name: str

@@ -1,4 +1,12 @@
-"""Tasks: model, data, loss and preprocessing. The built-in ones by name, and `Task` for a user's own."""
+"""Tasks: model, data, loss and preprocessing. The built-in ones by name, and `Task` for a user's own.
+
+Example:
+    >>> import gyroscope as gy
+    >>> list(gy.tasks.TASKS)
+    ['mnist', 'mnist-relu', 'fashion-mnist', 'cifar10', 'digits', 'text']
+    >>> gy.tasks.parse("cifar10:width=0.25").defaults.workers
+    25
+"""
 
 from __future__ import annotations
 
@@ -52,6 +60,20 @@ class Task:
         defaults: The settings that a configuration takes where it leaves them unset: 15 workers, batch 32, rate 0.1.
         metric: What is measured on the test set besides the loss: "accuracy" (top-1), "loss", "perplexity", "mse", or a
             `TaskMetric`. By default accuracy, and mse where targets are no classes but floating-point numbers.
+        name: What run directories and titles call it.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> inputs, targets = torch.randn(500, 8), torch.randint(2, (500,))
+        >>> task = gy.Task(
+        ...     model=lambda: torch.nn.Linear(8, 2),
+        ...     train=(inputs[:400], targets[:400]),
+        ...     test=(inputs[400:], targets[400:]),
+        ...     loss=torch.nn.functional.cross_entropy,
+        ... )
+        >>> gy.train(gy.Config(rule="median", attack="empire", byzantine=3, steps=20), task=task).status
+        'complete'
     """
 
     model: Callable[[], nn.Module] | nn.Module

@@ -22,6 +22,22 @@ class Split:
     """Inputs (N, ...) and targets (N, ...) as they are stored; `prepare` is applied to each batch.
 
     Training and testing never share a split, so an augmentation cannot leak into the test or get lost.
+
+    Args:
+        inputs: The samples, in any form that `prepare` takes; without it, as the model takes them.
+        targets: As many classes or values.
+        prepare: Maps the stored inputs of a batch and a `torch.Generator` to the model's inputs: scaling, augmentation.
+
+    Raises:
+        DataError: There are no samples, or not as many targets as inputs.
+
+    Example:
+        >>> import torch
+        >>> import gyroscope as gy
+        >>> pictures, labels = torch.randint(256, (10, 28, 28), dtype=torch.uint8), torch.arange(10)
+        >>> split = gy.Split(pictures, labels, prepare=lambda stored, generator: stored.flatten(1) / 255)
+        >>> len(split)
+        10
     """
 
     inputs: Tensor
