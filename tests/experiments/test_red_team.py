@@ -12,7 +12,7 @@ from gyroscope import attacks
 from gyroscope._core.errors import ConfigError
 from gyroscope.cli import main
 from gyroscope.experiments.grid import Setup
-from gyroscope.experiments.red_team import PROMISING, RedTeam, Stage
+from gyroscope.experiments.red_team import PROMISING, AttackResult, RedTeam, Stage
 from gyroscope.runs.training import train
 
 DEFENCE = gy.Config(rule="krum", workers=11, byzantine=3, steps=12, evaluate_every=4, threads=1)
@@ -42,8 +42,8 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
     assert {setup.config.steps for stage in stages[1:] for setup in stage.setups} == {12}
     ranked = [result.attack for result in search.ranking(scout)]
     chosen = [setup.config.attack for setup in worst.setups if setup.config.attack != "none"]
-    # `searched` has its long run in any case, because it adds up over the rounds; the others are the worst scouts.
-    assert chosen == list(dict.fromkeys(["searched", *ranked]))[: len(chosen)]
+    # The worst scout, and `searched` in any case, because it adds up over the rounds; the others are the next scouts.
+    assert chosen == list(dict.fromkeys([ranked[0], "searched", *ranked]))[: len(chosen)]
     assert refine.setups[0].config.attack == "alternate:attack=searched"  # in any case
     # The attacks of the last stage are the worst of all full-length runs, with seeds that chose nothing.
     candidates = [*search.ranking(worst), *search.ranking(refine)]
@@ -59,6 +59,15 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
                    - run.max_accuracy) for seed, run in zip(result.seeds, result.runs, strict=True)) / 3
     )  # fmt: skip
     assert unattacked.max_accuracy > 0
+
+
+def test_the_smallest_budget_runs_the_worst_scout_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs = {"searched": 15.0, "decoy": 78.0, "chain": 1.0}
+    ranked = [AttackResult(spec, (1,), cost, 0.0, 0.0, None, ()) for spec, cost in costs.items()]
+    ranked.sort(key=lambda result: -result.cost)
+    monkeypatch.setattr(RedTeam, "_ranked", lambda *_: ranked)
+    _, search, *_ = RedTeam(DEFENCE, tmp_path, DEFENCE, budget=5).stages()
+    assert [setup.config.attack for setup in search.setups] == ["none", "decoy"]
 
 
 @pytest.mark.slow
@@ -104,6 +113,7 @@ def test_the_command_searches_resumes_and_writes_table_and_page(
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "worst: " in said and "again: gyroscope train " in said
+    assert "liars' weight" in said  # the table fits 80 columns
     with (tmp_path / "redteam.csv").open() as file:
         rows = list(csv.DictReader(file))
     page = (tmp_path / "redteam.html").read_text()

@@ -117,7 +117,7 @@ def _print_table(title: str, ranking: Sequence[AttackResult]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    table.add_column("attack", overflow="fold", min_width=36)
+    table.add_column("attack", overflow="fold", min_width=24)
     metric = ranking[0].metric
     for heading in (f"{metric.points} lost", f"best{metric.unit}", f"final{metric.unit}", "liars' weight"):
         table.add_column(heading, justify="right")

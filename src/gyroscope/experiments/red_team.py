@@ -135,7 +135,7 @@ class RedTeam:
         ranked = [result.attack for result in self._ranked(scouts, [SEED], short)]
         count = self._runs("search")
         lasting = [spec for spec in map(str, map(attacks.parse, _LASTING)) if spec in ranked][: max(1, count // 3)]
-        chosen = list(dict.fromkeys([*lasting, *ranked]))[:count]
+        chosen = list(dict.fromkeys([*ranked[:1], *lasting, *ranked]))[:count]
         yield self._stage("search", [NO_ATTACK, *chosen], [SEED])
         ranked = [result.attack for result in self._ranked(chosen, [SEED])]
         always = [spec for spec in map(str, map(attacks.parse, _REFINED)) if self._feasible(spec)]
