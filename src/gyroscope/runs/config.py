@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gyroscope import attacks, momentum, rules
 from gyroscope._core import optional, registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
-from gyroscope.runs.field_types import typed
+from gyroscope.runs.field_types import plain, typed
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.data import shards
@@ -143,6 +143,8 @@ class CommonConfig:
 
     def __post_init__(self) -> None:
         self._write_specs()
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
             object.__setattr__(self, "lr", repr(self.lr))
         for field in dataclasses.fields(self):

@@ -14,6 +14,11 @@ _TYPES = {
 }
 
 
+def plain(value: Any) -> Any:
+    """Return the number that a NumPy scalar or a tensor of one number holds; anything else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def typed(name: str, annotation: str, value: Any) -> Any:
     """Return the value as the type that the annotation names first; raise a ConfigError where it is another."""
     wanted, *others = annotation.split(" | ")
