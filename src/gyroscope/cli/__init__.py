@@ -31,7 +31,10 @@ from gyroscope.runs.command_options import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 130 interrupted."""
+    """Run the command.
+
+    Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
+    """
     options = parser().parse_args(arguments)
     # A warning is for the user: one line, without the place in our source.
     warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)
