@@ -139,8 +139,8 @@ class TrainingLoop(ABC):
         self._warned_of_loss = True
         warnings.warn(
             f"the loss on the test set is {loss:.4g} after {self.step} steps, and one such as cross-entropy or a "
-            "squared error is never below zero. nll_loss needs log-probabilities: end the model with LogSoftmax(dim=1), "
-            "or use cross_entropy on plain outputs. (Go on if your loss may be negative.)",
+            "squared error is never below zero. nll_loss needs log-probabilities: end the model with "
+            "LogSoftmax(dim=1), or use cross_entropy on plain outputs. (Go on if your loss may be negative.)",
             stacklevel=2,
         )
 
