@@ -147,6 +147,28 @@ def test_any_whole_number_is_a_seed(tmp_path: Path, seed: int) -> None:
     assert gyroscope("train", "--resume", "run", cwd=tmp_path).code == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            "train --batch 100000000000000 --out run",
+            "not enough memory for 800000000000000 bytes: lower --batch",
+        ),
+        ("train --threads 99999999999999", "--threads must be at most 1,024"),
+        ("shards --out /proc/shards.png", "cannot use /proc/shards.png: No such file or directory"),
+        ("work 127.0.0.1:1 --number -1", "--number must be at least 0"),
+        ("sweep map --devices ,", "names no device"),
+        ("async --device mps", "'mps' cannot be used"),
+        ("serve --device mps --port 0", "'mps' cannot be used"),
+    ],
+)
+def test_what_cannot_be_had_is_one_message(tmp_path: Path, options: str, says: str) -> None:
+    finished = gyroscope(*options.split(), cwd=tmp_path)
+    assert finished.code == 2 and "Traceback" not in finished.err
+    last = finished.err.splitlines()[-1]
+    assert last.startswith("gyroscope: error: ") and says in last
+
+
 def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:
     check_mistake(gyroscope("demo", "--seeds", 0, cwd=tmp_path), "--seeds")
 

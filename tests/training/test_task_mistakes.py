@@ -145,6 +145,16 @@ def test_a_loss_that_cannot_be_used_is_named(loss: Any, says: str) -> None:
         ({"model": lambda: "linear"}, "must be a torch.nn.Module"),
         ({"model": "linear"}, "must be a torch.nn.Module"),
         ({"device": "mps"}, "'mps' cannot be used"),
+        ({"model": nn.Linear}, "give the task model=lambda: Linear(...)"),
+        ({"model": lambda: nn.LazyLinear(3)}, "parameters without values"),
+        ({"model": lambda: nn.Linear(6, 3, device="meta")}, "parameters without values"),
+        ({"model": lambda: nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 3)), "batch": 1}, "set batch to 2 or more"),
+        ({"loss": None}, "pass one such as F.cross_entropy"),
+        ({"loss": nn.CrossEntropyLoss}, "write CrossEntropyLoss()"),
+        ({"threads": 99_999}, "threads must be at most 1,024"),
+        ({"rule": None}, "rule must be text"),
+        ({"lr": [0.1]}, "lr must be text or a number"),
+        ({"task": gy.Task(linear, (INPUTS, LABELS), (INPUTS, LABELS))}, "pass it to gy.train(config, task=...)"),
     ],
 )
 def test_a_task_that_cannot_be_used_is_refused(task: dict[str, Any], says: str) -> None:
@@ -164,6 +174,53 @@ def test_a_data_set_that_cannot_be_used_is_refused(data: Any, says: str) -> None
     with pytest.raises(gy.errors.DataError) as problem:
         gy.train(gy.Config(steps=1), task=gy.Task(linear, data, data))
     assert says in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"metric": 3}, "a metric is a name (accuracy, loss, perplexity, mse) or a gy.TaskMetric"),
+        ({"train": gy.Split(INPUTS, LABELS, lambda inputs: inputs)}, "write def prepare(inputs, stream)"),  # type: ignore[arg-type, misc]
+    ],
+)
+def test_a_part_of_a_task_that_cannot_be_used_is_refused(changed: dict[str, Any], says: str) -> None:
+    task = gy.Task(**{"model": linear, "train": (INPUTS, LABELS), "test": (INPUTS, LABELS), **changed})
+    with pytest.raises(gy.errors.GyroscopeError) as problem:
+        gy.train(gy.Config(steps=1), task=task)
+    assert says in str(problem.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"callbacks": [print]}, "derived from gyroscope.runs.callbacks.Callback"),
+        ({"callbacks": print}, "callbacks must be a list"),
+        ({"stop": True}, "stop must be a function"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(gy.errors.ConfigError, match=says):
+        gy.train(gy.Config(steps=1), **arguments)
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0], numpy.zeros(3), torch.zeros(3, dtype=torch.int64)])
+def test_a_gradient_that_is_no_tensor_of_numbers_is_refused(given: Any) -> None:
+    with pytest.raises(gy.errors.RowsError, match="a gradient must be a floating-point tensor"):
+        gy.WorkerMomentum(0.9).update(given)
+
+
+@pytest.mark.parametrize("rule", [3, None, gy.rules.Krum])
+def test_what_is_no_rule_is_refused_wherever_a_rule_is_given(rule: Any) -> None:
+    states = [linear().state_dict() for _ in range(5)]
+    for use in (lambda: gy.RobustAggregator(rule, f=1), lambda: gy.aggregate(states, rule, f=1)):
+        with pytest.raises(gy.errors.ConfigError, match="a rule is given by its spec"):
+            use()
+
+
+def test_paths_devices_and_numpy_s_numbers_are_taken() -> None:
+    given = gy.Config(device=torch.device("cpu"), data_dir=Path("/data"))  # type: ignore[arg-type]
+    assert given == gy.Config(device="cpu", data_dir="/data")
+    assert gy.rules.make("median")(torch.randn(5, 3), f=numpy.int64(1)).vector.shape == (3,)
 
 
 def test_an_error_in_a_user_s_own_code_keeps_its_traceback() -> None:

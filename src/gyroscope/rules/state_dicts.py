@@ -117,7 +117,7 @@ def aggregate(
         ConfigError: The rule takes no weights, the weights are no weights, or the rule needs a trusted gradient.
     """
     names, given = _participants(state_dicts)
-    chosen = rules.parse(rule) if isinstance(rule, str) else rule
+    chosen = rules.parse(rule)
     refuse_trusted(chosen, "a list of state dicts")
     chosen.check_feasible(len(given), f)
     weighting = None if weights is None else _weighting(weights, names, chosen, f)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+import torch
 
 from gyroscope._core.errors import ConfigError
 
@@ -15,7 +18,9 @@ _TYPES = {
 
 
 def plain(value: Any) -> Any:
-    """Return the number that a NumPy scalar or a tensor of one number holds; anything else as it is."""
+    """Return NumPy's numbers, paths and torch's devices as Python's numbers and text; anything else as it is."""
+    if isinstance(value, (os.PathLike, torch.device)):
+        return str(value)
     return value.item() if getattr(value, "shape", None) == () else value
 
 
@@ -28,5 +33,7 @@ def typed(name: str, annotation: str, value: Any) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or value != value:
-        raise ConfigError(f"{name} must be {words}, got {value!r}")
+        also = " or a number" if kind is str and "float" in others else ""
+        shown = repr(value) if len(repr(value)) < 100 else f"a {type(value).__name__}"
+        raise ConfigError(f"{name} must be {words}{also}, got {shown}")
     return value

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
@@ -73,11 +74,22 @@ def first_model(task: tasks.Task, seed: int) -> nn.Module:
     if isinstance(task.model, nn.Module):
         return copy.deepcopy(task.model)
     with random_streams.ambient(seed, "init"):
-        model = task.model() if callable(task.model) else task.model
+        try:
+            model = task.model() if callable(task.model) else task.model
+        except TypeError as problem:
+            if not isinstance(task.model, type):
+                raise  # somebody's own code, whose traceback says where
+            name = task.model.__name__
+            raise ConfigError(f"{problem}: give the task model=lambda: {name}(...), with its arguments") from problem
     if not isinstance(model, nn.Module):
         raise ConfigError(
             "the task's model must be a torch.nn.Module, or a function without arguments that returns one, got a "
             f"{type(model).__name__}"
+        )
+    if any(isinstance(parameter, UninitializedParameter) or parameter.is_meta for parameter in model.parameters()):
+        raise ConfigError(
+            "the task's model has parameters without values (of lazy layers, or on the device meta): let the function "
+            "that builds it run it once on a batch, or fill them with model.to_empty(device='cpu')"
         )
     return model
 
@@ -103,7 +115,7 @@ def usable_device(name: str) -> torch.device:
     try:
         torch.zeros(1, dtype=torch.float64, device=device).item()
     except (RuntimeError, AssertionError, ImportError, TypeError) as problem:
-        first = (str(problem).splitlines() or [type(problem).__name__])[0].rstrip(".")
+        first = (str(problem).splitlines() or [type(problem).__name__])[0].partition(". ")[0].rstrip(".")
         raise ConfigError(f"the device {name!r} cannot be used here: {first}. What to do: {_DEVICES}") from problem
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = True

@@ -70,7 +70,7 @@ def train(
     Raises:
         GyroscopeError: the configuration cannot run, data is missing, or the disk refuses a write.
     """
-    _check_arguments(config, task)
+    _check_arguments(config, task, callbacks, stop)
     resolved = config.resolve(task)
     if resolved.data_dir is not None:
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
@@ -117,7 +117,7 @@ def resume(
         RunDirectoryError: there is no run, another process uses it, or it is of a kind that cannot be resumed.
     """
     config = RunDirectory.read_config(out)
-    _check_arguments(config, task)
+    _check_arguments(config, task, callbacks, stop)
     if task is None and not _is_named(config.task):
         raise ConfigError(
             f"{out} is a run of the task {config.task!r}, which was given from Python, and its data and model are not "
@@ -154,8 +154,14 @@ def _kind(config: Config, wanted: type[Run] | None) -> type[Run]:
     return wanted or kind
 
 
-def _check_arguments(config: Any, task: Any) -> None:
+def _check_arguments(config: Any, task: Any, callbacks: Any, stop: Any) -> None:
     """Raise a ConfigError that says what to pass, where Python would only miss an attribute."""
+    if not isinstance(callbacks, (list, tuple)) or not all(hasattr(each, "begin") for each in callbacks):
+        raise ConfigError(
+            f"callbacks must be a list of objects derived from gyroscope.runs.callbacks.Callback, got {callbacks!r}"
+        )
+    if not callable(stop):
+        raise ConfigError(f"stop must be a function that returns whether to stop after this round, got {stop!r}")
     if not isinstance(config, CommonConfig):
         remedy = f"gy.Config(task={config!r})" if isinstance(config, str) else "gy.Config(rule=..., attack=...)"
         raise ConfigError(f"the configuration must be a gy.Config, got a {type(config).__name__}: write {remedy}")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gyroscope._core import random_streams
 from gyroscope._core.errors import DataError
-from gyroscope.simulation.data.batches import Split
+from gyroscope.simulation.data.batches import Prepare, Split
 
 Loss = Callable[[Any, Tensor], Tensor]
 
@@ -33,18 +33,38 @@ def check(model: nn.Module, loss: Loss, data: Split, which: str) -> None:
         DataError: the model cannot take the inputs, the loss cannot take the targets or is not one number, or a label
             is not one of the model's outputs.
     """
+    if isinstance(loss, type) or not callable(loss):
+        remedy = f"write {loss.__name__}()" if isinstance(loss, type) else "pass one such as F.cross_entropy"
+        raise DataError(f"the loss must be a function of (outputs, targets), got {loss!r}: {remedy}")
     inputs, targets, training = data.inputs[:_TRIED], data.targets[:_TRIED], model.training
     model.eval()
     try:
         with random_streams.ambient(0, "trial", device=inputs.device):
             if data.prepare is not None:
-                inputs = data.prepare(inputs, random_streams.generator(0, "trial"))
+                inputs = _prepared(data.prepare, inputs)
             outputs = _outputs(model, inputs, which)
             if loss in (F.nll_loss, F.cross_entropy) or isinstance(loss, (nn.NLLLoss, nn.CrossEntropyLoss)):
                 _check_labels(loss, outputs, data.targets, f"{which} labels")
             loss_of(loss, outputs, targets)
     finally:
         model.train(training)
+
+
+def training_outputs(model: nn.Module, inputs: Tensor) -> Any:
+    """Return the model's outputs in training mode.
+
+    Raises:
+        DataError: batch-norm is given one sample.
+    """
+    try:
+        return model(inputs)
+    except ValueError as problem:
+        if "more than 1 value per channel" not in str(problem):
+            raise
+        raise DataError(
+            f"batch-norm needs at least 2 samples per worker and round, got batch = {len(inputs)}: set batch to 2 or "
+            "more"
+        ) from problem
 
 
 def loss_of(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
@@ -75,6 +95,18 @@ def loss_of(loss: Loss, outputs: Any, targets: Tensor) -> Tensor:
             f"{tuple(value.shape)} for targets {tuple(targets.shape)}: use reduction='mean', or return its .mean()"
         )
     return value.reshape(())
+
+
+def _prepared(prepare: Prepare, inputs: Tensor) -> Tensor:
+    try:
+        return prepare(inputs, random_streams.generator(0, "trial"))
+    except TypeError as problem:
+        if "positional argument" not in str(problem) and "not callable" not in str(problem):
+            raise
+        raise DataError(
+            f"prepare must be a function of a batch of inputs and a torch.Generator: {problem}. What to do: write "
+            "def prepare(inputs, stream)"
+        ) from problem
 
 
 def _outputs(model: nn.Module, inputs: Tensor, which: str) -> Any:

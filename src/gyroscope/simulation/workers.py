@@ -302,7 +302,9 @@ class LoopGradients:
         losses = []
         for place, (worker, row) in enumerate(zip(workers, out, strict=True)):
             with random_streams.ambient(seed, "noise", worker, step, device=out.device):
-                loss = task_checks.loss_of(self.loss, self.model(inputs[place]), targets[place])
+                loss = task_checks.loss_of(
+                    self.loss, task_checks.training_outputs(self.model, inputs[place]), targets[place]
+                )
             if not loss.requires_grad:
                 raise DataError(_NO_GRADIENT)
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
