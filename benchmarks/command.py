@@ -14,7 +14,7 @@ from gyroscope._core.errors import ConfigError, DataError, UnknownNameError
 if TYPE_CHECKING:
     from benchmarks.results import Line
 
-_PARTS = ("rules", "growth", "training", "memory", "distributed", "ddp")
+_PARTS = ("rules", "attacks", "growth", "training", "memory", "distributed", "ddp")
 
 _EPILOG = """\
 examples:
@@ -96,12 +96,13 @@ def _parts(asked: list[str]) -> list[str]:
 
 
 def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Iterable[Line]:
-    from benchmarks import growth, rules
+    from benchmarks import attacks, growth, rules
 
     with _Status() as status:
-        if part == "rules":
+        if part in ("rules", "attacks"):
+            measure = rules.measure if part == "rules" else attacks.measure
             for shape in (rules.SMALL, rules.LARGE):
-                yield from rules.measure(shape, options.seconds, status.about(f"({shape[0]}, {shape[1]:,})"))
+                yield from measure(shape, options.seconds, status.about(f"{part} at ({shape[0]}, {shape[1]:,})"))
         elif part == "growth":
             yield from growth.in_workers(options.seconds, status.about("growth in n"))
             yield from growth.in_parameters(options.seconds, status.about("growth in d"))
@@ -114,7 +115,7 @@ def _measure(part: str, options: argparse.Namespace, profiles: list[str]) -> Ite
         else:
             for task in ("mnist", "cifar10"):
                 try:
-                    yield from _with_data(part, task, options.data_dir, status, profiles)
+                    yield from _with_data(part, task, options.data_dir, options.seconds, status, profiles)
                 except DataError as problem:
                     status.clear()
                     print(f"left out, no data: {problem}", file=sys.stderr)
@@ -132,8 +133,10 @@ def _distributed(seconds: float, on_start: Any, profiles: list[str]) -> Iterable
         yield from ranks.measure(d, seconds / 2, on_start)
 
 
-def _with_data(part: str, task: str, data_dir: str | None, status: _Status, profiles: list[str]) -> Iterable[Line]:
-    from benchmarks import lower_bound, peak_memory
+def _with_data(
+    part: str, task: str, data_dir: str | None, seconds: float, status: _Status, profiles: list[str]
+) -> Iterable[Line]:
+    from benchmarks import lower_bound, peak_memory, runs
     from gyroscope.runs import training
     from gyroscope.runs.config import Config
 
@@ -144,7 +147,7 @@ def _with_data(part: str, task: str, data_dir: str | None, status: _Status, prof
         return peak_memory.measure(task, data_dir)
     lines, clock = lower_bound.mnist_run(loaded) if task == "mnist" else lower_bound.cifar10_rounds(loaded)
     profiles.append(f"{task}\n{clock}")
-    return lines
+    return lines + (runs.measure(loaded, seconds, status.about(part)) if task == "mnist" else [])
 
 
 def _describe(path: Path, warm: float) -> None:

@@ -18,8 +18,12 @@ from gyroscope import attacks, rules
 from gyroscope._core import registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.attacks import ATTACKS
+from gyroscope.experiments import grid
 from gyroscope.rules import RULES
+from gyroscope.runs.config import Config
 from gyroscope.runs.schedule import Schedule
+from gyroscope.simulation import tasks
+from gyroscope.simulation.data import shards
 
 TABLES: dict[str, Any] = {"rule": (RULES, rules), "attack": (ATTACKS, attacks)}
 ENTRIES = [(kind, name) for kind, (table, _) in TABLES.items() for name in table]
@@ -114,21 +118,62 @@ def test_a_misspelt_name_is_answered_with_the_nearest(kind: str, name: str) -> N
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("alie", "little"), ("ipm", "empire"), ("FoE", "empire"), ("label_flipping", "label-flip"), ("multi-krum", "krum"),
-     ("rfa", "geometric-median"), ("gm", "geometric-median"), ("tm", "trimmed-mean"), ("cwtm", "trimmed-mean"),
-     ("cwmed", "median"), ("comed", "median"), ("cc", "centered-clipping"), ("NNM+cwtm", "nnm+trimmed-mean")],
+    [("alie", "little"), ("LIE", "little"), ("ALittleIsEnough", "little"), ("ipm", "empire"), ("FoE", "empire"),
+     ("sf", "sign-flip"), ("SignFlipping", "sign-flip"), ("labelflip", "label-flip"), ("label_flipping", "label-flip"),
+     ("minmax", "min-max"), ("Min_Sum", "min-sum"), ("fang-tm", "fang-trimmed-mean"), ("FangKrum", "fang-krum"),
+     ("ROP", "coupled"), ("PoisonedFL", "persistent"),
+     ("multi-krum", "krum"), ("MultiKrum", "krum"), ("rfa", "geometric-median"), ("gm", "geometric-median"),
+     ("GeoMed", "geometric-median"), ("GeometricMedian", "geometric-median"), ("tm", "trimmed-mean"),
+     ("cwtm", "trimmed-mean"), ("TrMean", "trimmed-mean"), ("cwmed", "median"), ("comed", "median"), ("CM", "median"),
+     ("cc", "centered-clipping"), ("CClip", "centered-clipping"), ("FedAvg", "average"),
+     ("NNM+cwtm", "nnm+trimmed-mean"), ("NearestNeighborMixing+ARC+cc", "nnm+arc+centered-clipping"),
+     ("random:cwmed/rfa", "random:median/geometric-median"),
+     ("stranger:attacks=alie/foe", "stranger:attacks=(little/empire)"),
+     ("alternate:attack=(ALIE:factor=2),period=5", "alternate:attack=(little:factor=2),period=5")],
 )  # fmt: skip
 def test_the_names_of_the_literature_are_understood(alias: str, name: str) -> None:
-    parse = attacks.parse if name in ATTACKS else rules.parse
+    parse = attacks.parse if name.partition(":")[0] in ATTACKS else rules.parse
+    assert parse(alias) == parse(name) and str(parse(alias)) == str(parse(name)) == name
+
+
+@pytest.mark.parametrize(
+    ("alias", "name", "parse"),
+    [("FashionMNIST", "fashion-mnist", tasks.parse), ("fmnist", "fashion-mnist", tasks.parse),
+     ("CIFAR-10:width=0.25", "cifar10:width=0.25", tasks.parse), ("extreme_niid", "sorted", shards.parse),
+     ("gamma_similarity_niid:gamma=0.3", "similarity:gamma=0.3", shards.parse),
+     ("dirichlet_niid:alpha=0.1", "dirichlet:alpha=0.1", shards.parse)],
+)  # fmt: skip
+def test_so_are_those_of_tasks_and_shardings(alias: str, name: str, parse: Any) -> None:
     assert parse(alias) == parse(name) and str(parse(alias)) == name
 
 
+def test_a_run_has_one_name_whatever_its_configuration_calls_things() -> None:
+    written = Config(task="Digits", rule="NNM+cwtm", attack="ALIE", shards="extreme-niid", byzantine=3, workers=11)
+    plain = Config(rule="nnm+trimmed-mean", attack="little", shards="sorted", byzantine=3, workers=11)
+    assert written.resolve() == plain.resolve()
+    assert grid.fingerprint(written) == grid.fingerprint(plain)
+
+
 def test_no_alias_means_two_things() -> None:
-    for table in (RULES, rules.PREAGGREGATIONS, ATTACKS):
+    for table in (RULES, rules.PREAGGREGATIONS, ATTACKS, tasks.TASKS, shards.SHARDINGS):
         names = [*table, *(alias for kind in table.values() for alias in kind.aliases)]
-        assert len(names) == len(set(names)) and all(name == name.lower() for name in names)
+        plain = {name.replace("-", "").replace("_", "") for name in names}
+        assert len(names) == len(plain) and all(name == name.lower() for name in names)
     with pytest.raises(UnknownNameError, match="did you mean 'alie'"):
         attacks.parse("aile")
+
+
+def test_a_name_with_several_endings_is_answered_with_all_of_them() -> None:
+    """Fang et al. made one attack on Krum and another on trimmed means: which one is meant is the user's to say."""
+    with pytest.raises(UnknownNameError, match="did you mean 'fang-krum' or 'fang-trimmed-mean'"):
+        attacks.parse("Fang")
+
+
+@pytest.mark.parametrize("spec", ["non-iid", "Non_IID", "noniid:alpha=0.1"])
+def test_the_opposite_of_a_name_is_not_answered_with_it(spec: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        shards.parse(spec)
+    assert "did you mean" not in str(caught.value) and "dirichlet" in str(caught.value)
 
 
 def test_a_misspelt_parameter_is_answered_with_the_nearest() -> None:

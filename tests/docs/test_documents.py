@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 import re
 import shlex
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 import gyroscope
 from gyroscope.attacks import ATTACKS
-from gyroscope.cli import main, parser
+from gyroscope.cli import parser
 from gyroscope.research.replicated import drift
 from gyroscope.simulation import metrics
 
@@ -40,12 +41,16 @@ def commands() -> list[str]:
 
 
 def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     by_document: dict[Path, list[str]] = {}
     for path, block in blocks("python"):
         by_document.setdefault(path, []).append(block)
     assert by_document
     for path, parts in by_document.items():
+        if "gyroscope.integrations.flower" in "".join(parts) and not importlib.util.find_spec("flwr"):
+            continue  # `make test` has no Flower, .ci/run does
+        folder = tmp_path / path.relative_to(ROOT).with_suffix("")
+        folder.mkdir(parents=True)
+        monkeypatch.chdir(folder)
         module = types.ModuleType("example")
         monkeypatch.setitem(sys.modules, "example", module)  # dataclasses resolve annotations there
         exec(compile("\n".join(parts), str(path), "exec"), module.__dict__)
@@ -162,13 +167,3 @@ def test_no_document_or_source_names_a_place_on_somebodys_machine() -> None:
     for path in [*sources, *DOCUMENTS, ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "constraints.txt"]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"/(work|root|home)/(main|shared|\w+/\.pyenv)", text), path
-
-
-def test_the_rule_and_the_attack_of_the_readme_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (example,) = (block for path, block in blocks("python") if "class Trimmed(" in block)
-    (command,) = (command for command in commands() if "mine:Trimmed" in command)
-    (tmp_path / "mine.py").write_text(example)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert main([*shlex.split(command)[1:], "--steps", "20", "--out", "run", "--quiet"]) == 0
-    assert 'rule = "mine:Trimmed:extra=1"' in (tmp_path / "run" / "config.toml").read_text()

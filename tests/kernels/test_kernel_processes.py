@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,6 +183,18 @@ def test_where_nothing_can_be_kept_it_still_compiles() -> None:
     scope: dict[str, Callable[[int], int]] = {}
     exec("def double(x): return 2 * x", scope)  # numba finds no file, hence no folder to keep it in
     assert build.kernel(scope["double"])(21) == 42
+
+
+@pytest.mark.slow
+def test_a_kernel_says_so_when_it_is_compiled_and_nobody_compiles_the_others(tmp_path: Path) -> None:
+    script = "import torch; from gyroscope._linalg import matrix; matrix.squared_lengths(torch.ones(2, 3))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stderr.splitlines())
+    assert said == [["gyroscope: compiling the kernel `row_sums`, once"], []]
 
 
 def test_a_change_in_any_source_is_noticed() -> None:

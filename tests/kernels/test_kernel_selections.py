@@ -67,6 +67,31 @@ def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, 
     assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=1)).all())
 
 
+@given(rows, st.integers(2, 30), st.floats(0, 1), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-30, 1e36]))
+@settings(deadline=None, max_examples=100)
+def test_mean_around_median_of_means_of_ever_fewer_rows(
+    matrix: Tensor, size: int, part: float, seed: int, scale: float
+) -> None:
+    n = len(matrix)
+    size = min(size, n)
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: max(size, n - seed % 3)]
+    shares = torch.zeros(size, n, dtype=torch.float64)
+    for i in range(size):
+        shares[i, order[i:]] = 1 / len(order[i:])
+    used = shares.any(dim=0).unsqueeze(1)
+    unlike = torch.rand(matrix.shape, generator=torch.Generator().manual_seed(seed), dtype=matrix.dtype)  # no ties
+    matrix = torch.where(used, (matrix.nan_to_num(0.5, 0, 0).clamp(-9, 9) + unlike) * scale, matrix)
+    assert size == 1 or selections._nested(shares.numpy()).tolist()[: size - 1] == order[: size - 1].tolist()
+    count = 1 + int(part * (size - 1))
+    mixtures = shares @ torch.where(used, matrix, 0).double()
+    expected = plain(order_statistics.mean_around_median, mixtures, count)
+    result = selections.mean_around_median(matrix, count, shares)
+    other = plain(order_statistics.mean_around_median, -mixtures, count).neg() if size % 2 else expected
+    tolerance = 1e-5 if matrix.dtype == torch.float32 else 1e-12
+    error = torch.minimum((result - expected).abs(), (result - other).abs())
+    assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=scale)).all())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n", LARGE)
 def test_many_rows(n: int, kind: str) -> None:

@@ -24,6 +24,13 @@ from gyroscope._linalg.matrix import (
 )
 
 
+@given(rows, st.integers(1, 400), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=50)
+def test_gathered(matrix: Tensor, count: int, seed: int) -> None:
+    places = torch.randint(matrix.shape[1], (count,), generator=torch.Generator().manual_seed(seed))
+    assert same(row_updates.gathered(matrix, places), matrix[:, places])
+
+
 @given(rows, st.sampled_from((0.0, 1e4)))
 @settings(deadline=None, max_examples=150)
 def test_moments(matrix: Tensor, offset: float) -> None:

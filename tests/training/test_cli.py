@@ -19,6 +19,7 @@ from launching import Finished, gyroscope, lines, start
 
 from gyroscope import attacks, momentum, rules
 from gyroscope.cli import main
+from gyroscope.experiments.red_team import RedTeam
 from gyroscope.rules.base import STEERABLE
 from gyroscope.runs.config import Config
 from gyroscope.simulation import tasks
@@ -436,3 +437,32 @@ def test_an_unknown_command_or_option_is_answered_with_the_nearest(
     with pytest.raises(SystemExit) as ended:
         main(line.split())
     assert ended.value.code == 2 and hint in capsys.readouterr().err
+
+
+def test_an_unknown_format_of_a_report_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs", "--format", "html,latx"]) == 2
+    assert "unknown format 'latx': did you mean 'latex'?" in capsys.readouterr().err
+
+
+def test_names_of_the_literature_go_in_everywhere_and_the_usual_ones_come_out(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('rule = "NNM+CWTM"\nattack = "ALIE"\nbyzantine = 3\nworkers = 11\nsteps = 2\n')
+    (tmp_path / "grid.toml").write_text(
+        '[base]\nsteps = 2\nworkers = 11\nbyzantine = 3\n[grid]\nrule = ["rfa", "comed"]\nattack = ["ipm", "SF"]\n'
+    )
+    for line in (
+        "train --config run.toml --out a --quiet",
+        "train --config run.toml --rule multi-krum --attack stranger:attacks=foe/labelflip --out b --quiet",
+        "sweep grid.toml --out c --quiet --jobs 1",
+        "sweep grid.toml --out c --quiet --jobs 1 --only comed",
+    ):
+        finished = gyroscope(*line.split(), cwd=tmp_path)
+        assert finished.code == 0, finished.err
+    found: dict[str, set[tuple[str, str]]] = {}
+    for path in (*tmp_path.glob("[ab]/config.toml"), *tmp_path.glob("c/*/config.toml")):
+        config = Config.load(path)
+        found.setdefault(path.relative_to(tmp_path).parts[0], set()).add((config.rule, config.attack))
+    assert found["a"] == {("nnm+trimmed-mean", "little")}
+    assert found["b"] == {("krum", "stranger:attacks=(empire/label-flip)")}
+    assert found["c"] == {(r, a) for r in ("geometric-median", "median") for a in ("empire", "sign-flip")}
+    searched = Config(rule="cc", byzantine=1)
+    assert RedTeam(searched, tmp_path / "d", searched, extra=("LIE:factor=3",)).candidates()[0] == "little:factor=3"

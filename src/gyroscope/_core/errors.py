@@ -25,10 +25,11 @@ class UnknownNameError(GyroscopeError, LookupError):
     """A rule, attack, task, placement, key or parameter that does not exist."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: Iterable[str] = ()) -> None:
-        """Suggest the nearest name, or one of those that are known `also`, and list the known ones."""
+        """Suggest the nearest name, or one that is known `also`, or all that begin with it; list the known ones."""
         choices = sorted(known)
-        near = nearest(name, [*choices, *also])
-        hint = f"did you mean {near!r}? " if near else ""
+        begun = [choice for choice in choices if choice.startswith(f"{name.lower()}-")]
+        near = begun if len(begun) > 1 else [nearest(name, [*choices, *also])]
+        hint = f"did you mean {either([repr(one) for one in near])}? " if near[0] else ""
         listing = ", ".join(choices) if choices else "it takes none"
         super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
 
@@ -77,7 +78,9 @@ class MissingExtraError(GyroscopeError, ImportError):
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Return the known name that a misspelt one means; empty if none is alike."""
+    """Return the known name that a misspelt one means; empty if none is alike, and for `non-iid` never `iid`."""
+    plain = name.lower().replace("-", "").replace("_", "")
+    known = [one for one in known if plain != f"non{one}"]
     cutoff = _NEAR if len(name) > _SHORT else _NEAR_IF_SHORT
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 

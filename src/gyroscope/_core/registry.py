@@ -29,7 +29,7 @@ _CHECK = "gyroscope"  # the key of a field's metadata under which its check is
 
 
 class Named(ABC):
-    """What a spec can build: the base class of rules, pre-aggregations, attacks, shardings and built-in tasks."""
+    """What a spec can build: the base class of rules, pre-aggregations, attacks, shardings and tasks with a name."""
 
     kind_in_errors: ClassVar[str]
     name: ClassVar[str] = ""
@@ -143,9 +143,18 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
 
 
 def unaliased(table: Mapping[str, Any], name: str) -> str:
-    """Return the name in the table that this name or alias means; the name itself where it means none."""
-    plain = name.lower().replace("_", "-")
-    return next((known for known, kind in table.items() if plain in (known, *getattr(kind, "aliases", ()))), name)
+    """Return the name in the table that this name or alias means; the name itself where it means none.
+
+    Capitals, hyphens and underscores make no difference: `GeometricMedian` is `geometric-median`.
+    """
+    for known, kind in table.items():
+        if _plain(name) in map(_plain, (known, *getattr(kind, "aliases", ()))):
+            return known
+    return name
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def text(thing: Any) -> str:
@@ -252,7 +261,7 @@ def installed(kind: str) -> dict[str, EntryPoint]:
 
 def extended() -> bool:
     """Return whether an installed package other than this one adds to what can be named."""
-    kinds = ("rule", "preaggregation", "attack", "sharding", "variant")
+    kinds = ("rule", "preaggregation", "attack", "sharding", "task", "variant")
     return any(not point.value.startswith("gyroscope.") for kind in kinds for point in installed(kind).values())
 
 

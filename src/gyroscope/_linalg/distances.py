@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyroscope._linalg._kernels import accelerated_by, pairwise
+from gyroscope._linalg._kernels import accelerated_by, pairwise, usable
 from gyroscope._linalg.matrix import blocks, scaled
 
 _COLUMNS = 1 << 16
@@ -48,6 +48,7 @@ def unit_distances(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Te
     return table
 
 
+@accelerated_by(pairwise.mixed_distances, usable)
 def mixed_distances(table: Tensor, shares: Tensor) -> Tensor:
     """Return the squared distances between mixed rows, from those between the rows: no cost depends on d.
 

@@ -87,9 +87,15 @@ def finite_rows(rows: Tensor) -> Tensor:
 @accelerated_by(row_updates.sign_counts)
 def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
     """Return (n, 3): how many of each row's values at these places are positive, zero (or NaN) and negative."""
-    part = rows.index_select(1, places.to(rows.device))
+    part = gathered(rows, places)
     positive, negative = (part > 0).sum(dim=1), (part < 0).sum(dim=1)
     return torch.stack([positive, part.shape[1] - positive - negative, negative], dim=1)
+
+
+@accelerated_by(row_updates.gathered)
+def gathered(rows: Tensor, places: Tensor) -> Tensor:
+    """Return (n, k): the values of all rows at these places."""
+    return rows.index_select(1, places.to(rows.device))
 
 
 def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:

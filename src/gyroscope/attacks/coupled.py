@@ -42,6 +42,7 @@ class Coupled(Attack):
     z: float | Literal["auto"] = registry.positive(1.0, or_one_of=("auto",))
 
     name = "coupled"
+    aliases = ("rop",)
     summary = "near the mean, displaced the same way in every round, orthogonally to the last update"
     paper = "Ozfatura et al. 2024 (ROP)"
 

@@ -26,6 +26,7 @@ class FangTrimmedMean(Attack):
     b: float = registry.number(2.0, "a number above 1", lambda b: b > 1)
 
     name = "fang-trimmed-mean"
+    aliases = ("fang-tm", "fang-median")
     summary = "per coordinate, beyond the honest values on the side opposite to their mean"
     paper = "Fang et al. 2020"
 

@@ -59,7 +59,7 @@ class SignFlip(Attack):
     scale: float = registry.positive(1.0)
 
     name = "sign-flip"
-    aliases = ("sf", "signflip", "sign-flipping")
+    aliases = ("sf", "sign-flipping")
     summary = "-scale * mean of the honest rows"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
@@ -73,6 +73,7 @@ class Gaussian(Attack):
     std: float = registry.positive(1.0)
 
     name = "gaussian"
+    aliases = ("gaussian-noise", "noise")
     summary = "independent normal noise of the given std around zero"
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:

@@ -20,7 +20,7 @@ class LabelFlip(Attack):
     """
 
     name = "label-flip"
-    aliases = ("lf", "labelflip", "label-flipping")
+    aliases = ("lf", "label-flipping")
     summary = "gradients at the Byzantine workers' own data with labels C-1-y"
     paper = "Fang et al. 2020"
 

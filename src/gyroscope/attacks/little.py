@@ -34,7 +34,7 @@ class Little(Directed):
     factor: float | Literal["auto", "z"] = registry.number(1.5, "a finite number", or_one_of=("auto", "z"))
 
     name = "little"
-    aliases = ("alie", "a-little-is-enough")
+    aliases = ("alie", "lie", "a-little-is-enough")
     summary = "mean - factor * std of the honest rows, within what a rule takes for noise"
     paper = "Baruch et al. 2019"
 

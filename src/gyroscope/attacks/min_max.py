@@ -56,7 +56,6 @@ class MinMax(DistanceBounded):
     """
 
     name = "min-max"
-    aliases = ("minmax",)
     summary = "mean + gamma * p, as far as the largest distance between honest rows allows"
     paper = "Shejwalkar, Houmansadr 2021"
 

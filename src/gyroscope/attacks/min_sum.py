@@ -24,7 +24,6 @@ class MinSum(DistanceBounded):
     """
 
     name = "min-sum"
-    aliases = ("minsum",)
     summary = "mean + gamma * p, as far as the largest sum of squared distances of an honest row allows"
     paper = "Shejwalkar, Houmansadr 2021"
 

@@ -48,6 +48,7 @@ class Persistent(Attack):
     window: int = registry.count(10)
 
     name = "persistent"
+    aliases = ("poisonedfl",)
     summary = "one random sign vector in all rounds, longer or shorter by what got through"
     paper = "Xie, Fang, Gong 2024 (PoisonedFL)"
 

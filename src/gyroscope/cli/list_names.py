@@ -91,7 +91,7 @@ def listing(what: str) -> tuple[list[str], list[list[str]]]:
         "rules": (rules.RULES, "rule", ["guarantee", "needs"]),
         "preaggregations": (rules.PREAGGREGATIONS, "preaggregation", ["needs"]),
         "attacks": (attacks.ATTACKS, "attack", []),
-        "tasks": (tasks.TASKS, "", ["defaults"]),
+        "tasks": (tasks.TASKS, "task", ["defaults"]),
         "optimizers": (server_optimizer.OPTIMIZERS, "", []),
         "shardings": (shards.SHARDINGS, "sharding", []),
     }

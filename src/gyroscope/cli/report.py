@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyroscope._core.errors import ConfigError, RunDirectoryError
+from gyroscope._core.errors import ConfigError, RunDirectoryError, UnknownNameError
 
 if TYPE_CHECKING:
     from gyroscope.report.figures import FigureOptions
@@ -62,7 +62,7 @@ def _report(options: argparse.Namespace) -> int:
     formats = [name.strip() for name in options.format.split(",") if name.strip()]
     for name in formats:
         if name not in FORMATS:
-            raise ConfigError(f"unknown format {name!r}: choose of {', '.join(FORMATS)}")
+            raise UnknownNameError("format", name, FORMATS)
     axes = heat_maps.parse_axes(options.heat_map)
     write(Path(options.folder), formats, Path(options.out) if options.out else None, _figure_options(options), axes)
     return 0

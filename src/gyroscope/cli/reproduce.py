@@ -10,7 +10,7 @@ from gyroscope.cli import running
 
 _EXAMPLES = """\
 examples:
-  the paper's 220 runs with MNIST, then its figures, its claims and an HTML page (about half an hour on two cores):
+  the paper's 220 runs with MNIST, then its figures, its claims and an HTML page (some 16 minutes on two cores):
     gyroscope reproduce mnist
 
   only what one figure needs, with two seeds, and what that would take:

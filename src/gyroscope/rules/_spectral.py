@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gyroscope._linalg.spectrum import top_eigenpair
+
 Array = NDArray[Any]
 
 
@@ -64,10 +66,10 @@ def spread(table: Array, shares: Array) -> Spread:
     # Scaling by a power of two changes no digit: the result is the same at every scale, and nothing overflows.
     products = centred(np.ldexp(table, -exponent), shares)
     roots = np.sqrt(shares)
-    values, vectors = np.linalg.eigh(products * roots * roots[:, None])
-    if values[-1] <= 0:
+    largest, vector = top_eigenpair(products * roots * roots[:, None])
+    if largest <= 0:
         return Spread(0.0, np.zeros(len(table)))
     # Squared, because the sign of an eigenvector is arbitrary.
-    deviations = (products @ (roots * vectors[:, -1])) ** 2
+    deviations = (products @ (roots * vector)) ** 2
     deviations = deviations[(table == 0).argmax(axis=1)]  # equal rows deviate equally, to the last bit
-    return Spread(float(np.ldexp(values[-1], exponent)), deviations / deviations.max())
+    return Spread(float(np.ldexp(largest, exponent)), deviations / deviations.max())

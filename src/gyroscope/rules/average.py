@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from gyroscope._linalg import matrix
 from gyroscope.rules.base import Aggregate, Rule
 
 
@@ -19,7 +20,7 @@ class Average(Rule):
     """
 
     name = "average"
-    aliases = ("mean", "fedavg")
+    aliases = ("mean", "avg", "fedavg")
     summary = "the mean of all rows; the baseline, defeated by a single Byzantine worker"
     needs = "n >= f + 1"
     resilient = False
@@ -28,4 +29,5 @@ class Average(Rule):
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
         n = rows.shape[0]
-        return Aggregate(rows.mean(dim=0), torch.full((n,), 1 / n, dtype=torch.float64, device=rows.device))
+        mean = matrix.mean_of(rows, torch.arange(n, device=rows.device))
+        return Aggregate(mean, torch.full((n,), 1 / n, dtype=torch.float64, device=rows.device))

@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -74,12 +75,10 @@ class RuleContext:
         generator = self.generator(purpose)
         fewer = min(count, among - count)
         for _ in range(rounds):
-            drawn = torch.zeros(among, dtype=torch.bool)
-            left = fewer
-            while left > 0:
-                drawn[torch.randint(among, (left,), generator=generator)] = True
-                left = fewer - int(drawn.sum())
-            yield (drawn if fewer == count else ~drawn).nonzero().flatten()
+            drawn = np.zeros(among, np.bool_)
+            while (left := fewer - np.count_nonzero(drawn)) > 0:
+                drawn[torch.randint(among, (left,), generator=generator).numpy()] = True
+            yield torch.from_numpy(np.flatnonzero(drawn if fewer == count else ~drawn))
 
     def within(self, part: str) -> RuleContext:
         """Return the context for one part of the rule, with that part's state and random streams of its own.

@@ -47,6 +47,7 @@ class CAF(DistanceRule):
     """
 
     name = "caf"
+    aliases = ("covariance-bound-agnostic-filter",)
     summary = "filters along the direction of largest variance; the mean that had the smallest such variance"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2025"

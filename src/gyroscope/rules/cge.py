@@ -27,6 +27,7 @@ class CGE(Rule):
     """
 
     name = "cge"
+    aliases = ("comparative-gradient-elimination",)
     summary = "the mean of the n-f rows of smallest norm"
     needs = "n >= 2f + 1"
     paper = "Gupta et al. 2020"

@@ -100,12 +100,14 @@ class DnC(ContextualRule):
         parts: Iterable[Tensor] = [rows]
         if self.coordinates < d:
             draws = context.draw("dnc", self.coordinates, d, self.iterations)
-            parts = (rows.index_select(1, places.to(rows.device)) for places in draws)
+            parts = (matrix.gathered(rows, places) for places in draws)
         for part in parts:
             if self.robust:
                 middle, shares = _shortening(part)
-                part = (part.double() - middle).mul_(shares.unsqueeze(1))
-            table = _spectral.table_of(distances.squared_distances(part))
+                squares = distances.unit_distances(part, shares, part.dtype, middle)
+            else:
+                squares = distances.squared_distances(part)
+            table = _spectral.table_of(squares)
             survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         if self.robust:

@@ -19,6 +19,8 @@ from gyroscope.rules.base import Aggregate, Rule
 TARGET = 1e-10
 """The excess at which the search stops, however large the tolerance: it converges fast, so the rest is nearly free."""
 _STEPS = 1000
+_TOGETHER = 1 << 17
+"""Numbers that are computed at once, at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +96,7 @@ def _points(rows: Tensor, center: Tensor, lengths: Tensor) -> Array:
         points = rows.double() - center.double()
     else:
         away = lengths > 0
-        table = unit_distances(rows, torch.where(away, 1 / lengths, 0.0), torch.float64, center)
+        table = unit_distances(rows, torch.where(away, 1 / lengths, 0.0), rows.dtype, center)
         products = (1 - table / 2) * (away & away.unsqueeze(1))
         values, vectors = torch.linalg.eigh(products)
         points = vectors * values.clamp_(min=0).sqrt_() * lengths.unsqueeze(1)
@@ -128,16 +130,24 @@ def excess_at(points: Array, place: Array, radius: float) -> float:
     n (2 r + e D), where D is z's distance from the best point: towards each point outside, a unit vector is a
     subgradient, and towards each one inside, any shorter vector is one to within 2 r.
     """
-    offsets = points - place
+    return float(_excesses(points, place[None], radius)[0])
+
+
+def _excesses(points: Array, places: Array, radius: float) -> Array:
+    """Return `excess_at` of several places."""
+    offsets = points - places[:, None]
     lengths = _lengths(offsets)
     outside = lengths > radius
-    pull = (offsets[outside] / lengths[outside, None]).sum(axis=0)
-    return max(0.0, float(_lengths(pull[None])[0]) - float(np.count_nonzero(~outside))) / len(points)
+    offsets *= (outside / np.where(outside, lengths, 1.0))[:, :, None]
+    inside = np.count_nonzero(~outside, axis=1)
+    return np.asarray((_lengths(offsets.sum(axis=1)) - inside).clip(min=0.0) / len(points))
 
 
 def _among_the_points(points: Array, radius: float, target: float) -> tuple[Array, float]:
     """Return the weights of the best of the points; optimal ones (two middle values on a line) share equally."""
-    excesses = np.array([excess_at(points, point, radius) for point in points])
+    some = max(1, _TOGETHER // points.size)
+    parts = [_excesses(points, points[start : start + some], radius) for start in range(0, len(points), some)]
+    excesses = np.concatenate(parts)
     least = max(target, float(excesses.min()))
     chosen = (excesses <= least).astype(np.float64)
     return chosen / chosen.sum(), float(excesses.min())
@@ -204,8 +214,7 @@ def _mean(points: Array, weight: Array) -> Array:
 
 
 def _lengths(vectors: Array) -> Array:
-    """Return norms without an overflow of their squares."""
-    largest = np.abs(vectors).max(axis=1)
+    """Return the norms along the last axis, without an overflow of their squares."""
+    largest = np.abs(vectors).max(axis=-1)
     scale = np.where(largest > 0, largest, 1.0)
-    lengths: Array = scale * np.sqrt(np.square(vectors / scale[:, None]).sum(axis=1))
-    return lengths
+    return np.asarray(scale * np.sqrt(np.square(vectors / scale[..., None]).sum(axis=-1)))

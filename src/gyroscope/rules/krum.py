@@ -97,7 +97,7 @@ class Krum(ScoreRule, SelectionRule):
     neighbours: Literal["n-f-2", "n-f-1"] = registry.choice("n-f-2", ("n-f-2", "n-f-1"))
 
     name = "krum"
-    aliases = ("multi-krum", "multikrum")
+    aliases = ("multi-krum", "mkrum")
     summary = "the mean of the m rows that are nearest to their n-f-2 nearest neighbours"
     needs = "n >= 2f + 3"
     paper = "Blanchard et al. 2017"

@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gyroscope._core import registry
+from gyroscope._linalg._kernels import accelerated_by, subsets, switched_on
+from gyroscope.rules._spectral import Array, table_of
 from gyroscope.rules.base import SelectionRule
 
-Distances = Sequence[Sequence[float]]
+Distances = Sequence[Sequence[float]] | Array
 
 _STEPS = 50_000
 """How many steps the search may take: about two seconds for n = 51."""
@@ -57,7 +60,7 @@ class MDA(SelectionRule):
         return 1 + (2 if _worst_case(n, f) <= self.limit else 4) * f / (n - f)
 
     def choose(self, table: Tensor, f: int) -> Tensor:
-        return torch.tensor(smallest_diameter(table.tolist(), len(table) - f, self.limit), device=table.device)
+        return torch.tensor(smallest_diameter(table_of(table), len(table) - f, self.limit), device=table.device)
 
 
 def smallest_diameter(table: Distances, size: int, limit: int = _STEPS) -> list[int]:
@@ -70,17 +73,16 @@ def smallest_diameter(table: Distances, size: int, limit: int = _STEPS) -> list[
     has three or more edges, either it is left out or all its partners are; f allows few such choices, and simple bounds
     end most of them early. So the search takes about 1.47^f steps at worst, where trying all subsets takes n over f.
 
-    A set of rows is an integer with one bit per row.
+    A set of rows is an integer with one bit per row; a kernel takes the same steps for up to 64 rows.
     """
-    n = len(table)
-    nearest = [sorted(range(n), key=table[row].__getitem__)[:size] for row in range(n)]
-    widths = [max(table[i][j] for i in members for j in members) for members in nearest]
+    squares = np.asarray(table, dtype=np.float64)
+    nearest = np.argsort(squares, axis=1, kind="stable")[:, :size]
+    widths = squares[nearest[:, :, None], nearest[:, None, :]].max(axis=(1, 2))
     # Each row of the subset has size - 1 others within the diameter. Any row with its nearest ones is an upper bound.
-    low = sorted(table[row][members[-1]] for row, members in enumerate(nearest))[size - 1]
-    try:
-        return _search(table, size, low, min(widths), iter(range(limit)))
-    except StopIteration:
-        return sorted(nearest[widths.index(min(widths))])
+    low = np.sort(np.take_along_axis(squares, nearest[:, -1:], axis=1)[:, 0])[size - 1]
+    candidates = np.unique(squares[(squares >= low) & (squares <= widths.min())])
+    found = _search(squares, candidates, size, limit)
+    return sorted(nearest[widths.argmin()].tolist()) if found is None else found
 
 
 def _worst_case(n: int, f: int) -> int:
@@ -91,10 +93,19 @@ def _worst_case(n: int, f: int) -> int:
     return steps[-1] * (n + (n * n).bit_length())
 
 
-def _search(table: Distances, size: int, low: float, high: float, steps: Iterator[int]) -> list[int]:
-    """Return the exact subset, whose diameter is between two bounds. Raise StopIteration if there are no more steps."""
-    n = len(table)
-    far = _far(table, _diameter(table, size, low, high, steps))
+@accelerated_by(subsets.smallest_diameter, lambda table, *_: len(table) <= subsets.MOST and switched_on())
+def _search(table: Array, candidates: Array, size: int, limit: int) -> list[int] | None:
+    """Return the exact subset, whose diameter is one of the sorted candidates; None if `limit` steps do not suffice."""
+    steps = iter(range(limit))
+    try:
+        return _lowest(_far(table, _diameter(table, candidates, size, steps)), size, steps)
+    except StopIteration:
+        return None
+
+
+def _lowest(far: list[int], size: int, steps: Iterator[int]) -> list[int]:
+    """Return the lowest `size` rows of which no two are too far apart."""
+    n = len(far)
     chosen: list[int] = []
     left = (1 << n) - 1  # the rows not yet decided on
     spare = n - size
@@ -115,11 +126,10 @@ def _search(table: Distances, size: int, low: float, high: float, steps: Iterato
     return chosen
 
 
-def _diameter(table: Distances, size: int, low: float, high: float, steps: Iterator[int]) -> float:
-    """Return the smallest r for which some `size` rows are within r of each other, by a binary search."""
+def _diameter(table: Array, candidates: Array, size: int, steps: Iterator[int]) -> float:
+    """Return the smallest candidate r for which some `size` rows are within r of each other, by a binary search."""
     n = len(table)
     everyone, spare = (1 << n) - 1, n - size
-    candidates = sorted({value for line in table for value in line if low <= value <= high})
     first, last = 0, len(candidates) - 1
     while first < last:
         middle = (first + last) // 2
@@ -127,12 +137,12 @@ def _diameter(table: Distances, size: int, low: float, high: float, steps: Itera
             last = middle
         else:
             first = middle + 1
-    return candidates[first]
+    return float(candidates[first])
 
 
-def _far(table: Distances, limit: float) -> list[int]:
+def _far(table: Array, limit: float) -> list[int]:
     """Return, for each row, the rows that are farther from it than the limit."""
-    return [sum(1 << j for j, value in enumerate(line) if value > limit) for line in table]
+    return [sum(1 << j for j, value in enumerate(line) if value > limit) for line in table.tolist()]
 
 
 def _coverable(far: list[int], rows: int, spare: int, steps: Iterator[int]) -> bool:

@@ -27,7 +27,7 @@ class Median(Rule):
     even: Literal["lower", "mean"] = registry.choice("lower", ("lower", "mean"))
 
     name = "median"
-    aliases = ("cwmed", "comed", "coordinate-wise-median")
+    aliases = ("cm", "cwmed", "comed", "coordinate-wise-median", "fedmedian")
     summary = "the median of each coordinate"
     needs = "n >= 2f + 1"
     paper = "Yin et al. 2018"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
+from gyroscope._linalg.spectrum import top_eigenpair
 from gyroscope.rules._spectral import Array, centred, comparable, spread, table_of
 from gyroscope.rules.base import SelectionRule
 from gyroscope.rules.median import Median
@@ -61,6 +62,7 @@ class SMEA(SelectionRule):
     limit: int = registry.count(1_000_000)
 
     name = "smea"
+    aliases = ("smallest-maximum-eigenvalue-averaging",)
     summary = "the mean of the n-f rows whose covariance has the smallest largest eigenvalue; by a search with a limit"
     needs = "n >= 2f + 1"
     paper = "Allouah et al. 2023"
@@ -139,8 +141,8 @@ def _eigenvalues(table: Array, subsets: Array) -> Array:
     # Scaling by a power of two changes no digit, and nothing overflows.
     _, exponents = np.frexp(blocks.max(axis=(1, 2)))
     products = centred(np.ldexp(blocks, -exponents[:, None, None]), np.full(size, 1 / size))
-    values: Array = np.ldexp(np.linalg.eigvalsh(products)[:, -1].clip(min=0), exponents)
-    return values
+    values = np.array([top_eigenpair(each)[0] for each in products])
+    return np.asarray(np.ldexp(values.clip(min=0), exponents))
 
 
 @dataclasses.dataclass

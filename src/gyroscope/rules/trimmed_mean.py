@@ -26,7 +26,7 @@ class TrimmedMean(Rule):
     """
 
     name = "trimmed-mean"
-    aliases = ("tm", "cwtm", "trmean", "coordinate-wise-trimmed-mean")
+    aliases = ("tm", "cwtm", "trmean", "coordinate-wise-trimmed-mean", "fedtrimmedavg")
     summary = "the mean of each coordinate without its f smallest and f largest values"
     needs = "n >= 2f + 1"
     paper = "Yin et al. 2018"

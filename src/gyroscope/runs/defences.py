@@ -23,7 +23,7 @@ class Defence(NamedTuple):
 DEFENCES: dict[str, Defence] = {
     "best": Defence(
         "best",
-        "lost least to the red team where workers have common data (docs/leaderboard.md); with unequal data take caf",
+        "lost least to the red team where workers have common data (docs/leaderboard.md); not for unequal data",
         {"rule": "caf-history", "momentum": "workers", "horizon": 2.0},
     ),
     "none": Defence(

@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from gyroscope._core import random_streams
 from gyroscope._core.errors import ConfigError
 from gyroscope._linalg import flat_parameters
+from gyroscope._linalg.memory import keep_freed_memory
 from gyroscope.runs.config import ResolvedCommon
 from gyroscope.simulation import task_checks, tasks
 from gyroscope.simulation.data import shards
@@ -42,6 +43,7 @@ def simulated_workers(
         DataError: the data cannot be used, or model and loss do not fit them.
     """
     device = usable_device(config.device)
+    keep_freed_memory()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     config = dataclasses.replace(config, threads=torch.get_num_threads())

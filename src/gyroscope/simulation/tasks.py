@@ -64,22 +64,31 @@ class Task:
 
 
 @dataclasses.dataclass(frozen=True)
-class BuiltinTask(registry.Named):
-    """A built-in task: its settings are known before its data is loaded."""
+class NamedTask(registry.Named):
+    """A task that a configuration can name; its settings are known before its data is loaded.
+
+    Derive from it to give the command line a task of your own, `--task my_module:MyTask`: a frozen dataclass with
+    `defaults`, and a method `load` that returns a `Task`. Its fields are parameters, `--task my_module:MyTask:size=3`.
+    """
 
     kind_in_errors = "task"
     defaults: ClassVar[Defaults]
 
     @abstractmethod
     def load(self, folder: str | Path | None = None, progress: bool = True) -> Task:
-        """Return the task with its data, from the folder or from where `load_raw` finds it."""
+        """Return the task with its data.
+
+        Args:
+            folder: Where the data may be (`--data-dir`). The built-in tasks look in other places, too.
+            progress: Whether to show a bar while data is fetched.
+        """
 
     def _task(self, model: Callable[[], nn.Module], train: Split, test: Split) -> Task:
         return Task(model, train, test, defaults=self.defaults, name=str(self))
 
 
 @dataclasses.dataclass(frozen=True)
-class Mnist(BuiltinTask):
+class Mnist(NamedTask):
     """Hand-written digits and the (784)-L(100)-R-L(10)-S network: 79,510 parameters.
 
     The paper's text has a further ReLU before the log-softmax (`mnist-relu`). With it one seed in three loses an
@@ -127,6 +136,7 @@ class FashionMnist(Mnist):
     """Pictures of clothes in MNIST's format, with the same network and settings."""
 
     name = "fashion-mnist"
+    aliases = ("fmnist",)
     summary = "60,000 pictures of clothes; network and settings of mnist"
     paper = "Xiao et al. 2017"
     normalisation = (0.2860, 0.3530)
@@ -134,7 +144,7 @@ class FashionMnist(Mnist):
 
 
 @dataclasses.dataclass(frozen=True)
-class Cifar10(BuiltinTask):
+class Cifar10(NamedTask):
     """Colour pictures and the paper's convolutional network: 1,310,922 parameters at full width.
 
     `width` scales the numbers of channels for use on a CPU: 0.25 is about 18 times cheaper.
@@ -144,6 +154,7 @@ class Cifar10(BuiltinTask):
     width: float = registry.number(1.0, "above 0 and at most 8", lambda width: 0 < width <= 8)
 
     name = "cifar10"
+    aliases = ("cifar",)
     summary = "50,000 colour pictures, the paper's convolutional network, 1,310,922 parameters at width 1"
     paper = "Xie et al. 2019"
     defaults = Defaults(
@@ -175,7 +186,7 @@ class Cifar10(BuiltinTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Digits(BuiltinTask):
+class Digits(NamedTask):
     """The 1,797 real 8x8 digits that ship inside scikit-learn, with MNIST's network on 64 inputs. No download.
 
     Every fifth sample is for testing (359 of them), the rest for training.
@@ -198,7 +209,7 @@ class Digits(BuiltinTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class Text(BuiltinTask):
+class Text(NamedTask):
     """A language model by characters: a small GPT on the help pages that ship with Python. No download.
 
     Its metric is perplexity, exp of the test loss per character; evaluations.csv has the loss, too. The last tenth of
@@ -228,12 +239,12 @@ class Text(BuiltinTask):
         )
 
 
-TASKS: dict[str, type[BuiltinTask]] = {
+TASKS: dict[str, type[NamedTask]] = {
     task.name: task for task in (Mnist, MnistRelu, FashionMnist, Cifar10, Digits, Text)
 }
 
 
-def parse(spec: str) -> BuiltinTask:
-    """Return the built-in task that a spec such as `cifar10:width=0.25` describes."""
+def parse(spec: str) -> NamedTask:
+    """Return the task that a spec such as `cifar10:width=0.25` or `my_module:MyTask` describes."""
     name, parameters = registry.split(spec)
-    return registry.make("task", BuiltinTask, TASKS, name, parameters)
+    return registry.make("task", NamedTask, TASKS, name, parameters)

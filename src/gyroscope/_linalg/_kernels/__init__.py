@@ -22,12 +22,13 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gyroscope._linalg._kernels.matmul import IGNORED, Gradient
 
-__all__ = ["IGNORED", "Gradient", "accelerated_by", "switched_off", "usable", "warm_up"]
+__all__ = ["IGNORED", "Gradient", "accelerated_by", "switched_off", "switched_on", "usable", "warm_up"]
 
 Plain = TypeVar("Plain", bound=Callable[..., Any])
 
@@ -42,10 +43,14 @@ def usable(values: Tensor, *others: Tensor) -> bool:
         and values.layout == torch.strided
         and values.numel() > 0
         and (values.stride(-1) == 1 or values.shape[-1] == 1)
-        and not _off.get()
-        and _installed()
+        and switched_on()
         and (not others or all(other.dtype == values.dtype and usable(other) for other in others))
     )
+
+
+def switched_on() -> bool:
+    """Return whether there are kernels in this process, and this thread uses them."""
+    return not _off.get() and _installed()
 
 
 def _first_usable(values: Tensor, *_: object, **__: object) -> bool:
@@ -80,17 +85,20 @@ def switched_off() -> Iterator[None]:
 
 def warm_up(dtype: torch.dtype = torch.float32) -> None:
     """Compile every kernel for a dtype, or load it from disk, so that no later call has to."""
-    from gyroscope._linalg._kernels import matmul, pairwise, row_updates, selections, sums
+    from gyroscope._linalg._kernels import matmul, pairwise, row_updates, selections, spectra, subsets, sums
 
     rows = torch.zeros(3, 4, dtype=dtype)
     selections.median(rows)
     pairwise.squared_distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
+    spectra.top_eigenpair(rows.numpy()[:, :3])
+    subsets.smallest_diameter(np.zeros((3, 3)), np.zeros(1), 2, 9)
     sums.moments(rows, std=True)
     sums.products([rows[0], rows[1]])
     sums.mean_of(rows, [0])
     sums.squared_lengths(rows)
     row_updates.scaled(rows, rows[0, :3])
     row_updates.sign_counts(rows, torch.arange(4))
+    row_updates.gathered(rows, torch.arange(2))
     row_updates.shift_and_clip(rows, rows[0], 1.0)
     row_updates.copy_finite(rows[0], rows[1])
     row_updates.accumulate(rows, rows, 0.9)

@@ -41,6 +41,13 @@ def squared_distances(rows: Tensor) -> Tensor:
     return torch.from_numpy(table)
 
 
+def mixed_distances(table: Tensor, shares: Tensor) -> Tensor:
+    """Return the (m, m) squared distances between mixed rows, from the (n, n) ones between the rows."""
+    out = np.empty((len(shares), len(shares)))
+    compiled.mixture_loops.mixed_distances(table.contiguous().numpy(), shares.contiguous().numpy(), out)
+    return torch.from_numpy(out)
+
+
 def _squares(rows: Tensor, bounds: Int64Array) -> Float64Array:
     n, d = rows.shape
     table, single, loops = np.empty((n, n)), rows.dtype == torch.float32, compiled.pairwise_loops

@@ -46,6 +46,14 @@ def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
     return torch.from_numpy(counts)
 
 
+def gathered(rows: Tensor, places: Tensor) -> Tensor:
+    """Return (n, k): the values of all rows at these places."""
+    n, k = len(rows), len(places)
+    out = torch.empty(n, k, dtype=rows.dtype)
+    threads.spread_rows(compiled.row_loops.gather, n, 8 * k, flat(rows), rows.stride(0), places.numpy(), flat(out))
+    return out
+
+
 def accumulate(memory: Tensor, gradient: Tensor, mu: float, gain: float = 1.0) -> Tensor | None:
     """Add mu times the rows of `memory` and gain times those of `gradient`, in place, where the sums are finite.
 

@@ -14,6 +14,8 @@ from gyroscope._linalg._kernels.compiled import flat
 _WIDTH = 96
 """Columns per block: a multiple of four vectors. Narrower blocks have more overhead, wider ones of some 50 rows do not
 fit in the L1 cache, and a power of two would map all rows of a block to the same cache sets."""
+_DENSE = 0.4
+"""From this part of shares on that are not zero, it is faster to multiply by all of them."""
 
 
 def median(rows: Tensor, even: str = "lower") -> Tensor:
@@ -68,15 +70,34 @@ def _columns(
     n, d = rows.shape
     out = torch.empty(max(1, len(ranks)), d, dtype=rows.dtype)
     matrix = flat(rows)
-    wanted = np.array(ranks, dtype=np.int64), first, last, nearest, *_sparse(shares, matrix.dtype)
+    wanted = np.array(ranks, dtype=np.int64), first, last, nearest, *_mixtures(shares, matrix.dtype)
     arguments = matrix, n, rows.stride(0), _WIDTH, *network, *wanted, flat(out)
     threads.spread_pieces(compiled.selection_loops.columns, threads.pieces(n, d, _WIDTH), *arguments)
     return out
 
 
-def _sparse(shares: Tensor | None, dtype: Any) -> tuple[Any, Any, Any]:
-    """Return the nonzero shares, the rows they belong to, and where each mixture's shares begin and end."""
+def _mixtures(shares: Tensor | None, dtype: Any) -> tuple[Any, ...]:
+    """Return what the kernel `columns` wants to know of mixtures, from shares to dense_rows."""
     table = np.zeros((0, 0)) if shares is None else shares.detach().cpu().numpy()
+    count = table.shape[0]
+    dense, dense_rows = np.empty(0, dtype), np.empty(0, np.int64)
+    if (order := _nested(table)) is not None:
+        return table.max(axis=1).astype(dtype), order, np.arange(count + 1), True, dense, dense_rows
     mixture, row = table.nonzero()
-    bounds = np.searchsorted(mixture, np.arange(table.shape[0] + 1))
-    return table[mixture, row].astype(dtype), row.astype(np.int64), bounds.astype(np.int64)
+    bounds = np.searchsorted(mixture, np.arange(count + 1))
+    used = np.flatnonzero(table.any(axis=0))
+    if len(row) > _DENSE * count * len(used):
+        dense, dense_rows = np.ascontiguousarray(table[:, used], dtype).reshape(-1), used
+    sparse = table[mixture, row].astype(dtype), row.astype(np.int64), bounds.astype(np.int64)
+    return *sparse, False, dense, dense_rows
+
+
+def _nested(shares: Any) -> Any | None:
+    """Return an order of rows such that mixture i is the mean of order[i:]; None if there is none."""
+    used = shares != 0
+    if len(shares) < 2 or not (shares == used * shares.max(axis=1, keepdims=True)).all():
+        return None
+    lost = used[:-1] & ~used[1:]
+    if (used[1:] & ~used[:-1]).any() or not (lost.sum(axis=1) == 1).all():
+        return None
+    return np.concatenate([lost.argmax(axis=1), np.flatnonzero(used[-1])])

@@ -34,6 +34,7 @@ class Bucketing(Preaggregation):
     s: int = registry.number(2, "a whole number of rows of at least 1", lambda s: s >= 1, whole=True)
 
     name = "bucketing"
+    aliases = ("resampling",)
     summary = "the means of random buckets of s rows; f of the ceil(n/s) may then be bad"
     needs = "ceil(n/s) rows for the rule"
     paper = "Karimireddy et al. 2022"

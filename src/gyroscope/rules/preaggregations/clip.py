@@ -31,7 +31,7 @@ class Clip(Preaggregation):
     norm: float = registry.positive(1.0)
 
     name = "clip"
-    aliases = ("static-clipping",)
+    aliases = ("clipping", "static-clipping")
     summary = "rows longer than `norm` are shortened to it"
     needs = "n >= f + 1"
     returns_finite = True

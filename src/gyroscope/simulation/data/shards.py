@@ -113,6 +113,7 @@ class Sorted(_EqualSizes):
     """Equal shards of data that is sorted by label: with as many workers as labels, about one label each."""
 
     name = "sorted"
+    aliases = ("extreme-niid",)
     summary = "equal shards of data sorted by label: one or two labels each"
     paper = "McMahan et al. 2017"
     by_label = True
@@ -126,6 +127,7 @@ class Similarity(_EqualSizes):
     gamma: float = registry.number(0.5, "from 0 to 1", lambda gamma: 0 <= gamma <= 1)
 
     name = "similarity"
+    aliases = ("gamma-similarity", "gamma-similarity-niid")
     summary = "a fraction gamma of each shard is shuffled, the rest sorted by label"
     paper = "Hsu et al. 2019, Karimireddy et al. 2020"
     by_label = True
@@ -181,6 +183,7 @@ class Dirichlet(Quantity):
     """
 
     name = "dirichlet"
+    aliases = ("dirichlet-niid",)
     summary = "each label divided among the workers in proportions from Dirichlet(alpha)"
     paper = "Yurochkin et al. 2019, Li et al. 2022"
     by_label = True

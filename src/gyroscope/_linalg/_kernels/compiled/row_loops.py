@@ -19,12 +19,15 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     multiply_add,
     narrow,
     padded,
+    prefetch,
     store,
     subtract,
 )
 
 _WIDTH = 256
 """Columns per block of squares."""
+_AHEAD = 48
+"""Places that are prefetched before their use: the hardware does not foresee them."""
 _SMALL = 2.0**-100
 """Below this mean square per column, float32 squares may have underflowed."""
 
@@ -53,6 +56,17 @@ def _is_zero(like: Any, even: Any, odd: Any) -> bool:
     total = np.empty(lane_count(like), like.dtype)
     store(total, 0, add(even, odd))
     return bool(total.sum() == 0)
+
+
+@kernel
+def gather(rows: Any, stride: int, places: Any, out: Any, begin: int, end: int) -> None:
+    """Copy the values at these places of rows begin, ..., end - 1 to the same rows of `out`, side by side."""
+    count = places.size
+    for row in range(begin, end):
+        for k in range(count):
+            if k + _AHEAD < count:
+                prefetch(rows, row * stride + places[k + _AHEAD])
+            out[row * count + k] = rows[np.uint64(row * stride + places[k])]
 
 
 @kernel

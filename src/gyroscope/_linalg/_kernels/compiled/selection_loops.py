@@ -19,6 +19,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     load,
     maximum,
     minimum,
+    multiply,
     multiply_add,
     padded,
     prefetch,
@@ -33,7 +34,7 @@ from gyroscope._linalg._kernels.compiled.unrolled import merge_runs, sort_run
 def columns(
     rows: Any, n: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any, candidates: Any,
     bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any, share_bounds: Any,
-    out: Any, begin: int, end: int,
+    nested: bool, dense: Any, dense_rows: Any, out: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 
@@ -42,7 +43,9 @@ def columns(
     mean. There is one kernel for all of these, because the network takes long to compile.
 
     If there are mixtures, they are the network's inputs instead of the rows, computed block by block: mixture i is the
-    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1.
+    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Nested mixtures are
+    means of ever fewer rows: mixture i is shares[i] times the sum of the rows share_rows[i:]. If most shares are not
+    zero, `dense` holds all of them, those of mixture i in dense_rows from dense[i * dense_rows.size] on.
     """
     d = out.size // max(1, ranks.size)
     mixed = share_bounds.size > 1
@@ -57,7 +60,10 @@ def columns(
         if filled < width:
             source, at, step = padded(rows, height, stride, start, end, width), 0, width
         if mixed:
-            _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
+            if nested:
+                _mix_nested(source, at, step, mixtures, width, shares, share_rows)
+            elif not dense.size or not _mix_dense(source, at, step, mixtures, width, dense, dense_rows, n):
+                _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
             source, at, step = mixtures, 0, width
         _network(source, at, step, scratch, width, leaves, merges, wires)
         for value in range(max(1, ranks.size)):
@@ -123,6 +129,75 @@ def _mix(
             store(mixtures, to + column + step, b)
             store(mixtures, to + column + 2 * step, c)
             store(mixtures, to + column + 3 * step, d)
+
+
+@helper
+def _mix_dense(
+    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, count: int
+) -> bool:
+    """Compute three mixtures of all of share_rows at once, mixture i by shares[i * share_rows.size :].
+
+    Every value is read for three of them. Returns whether all mixtures are finite: here a row that is not spoils also
+    mixtures in which it has no share.
+    """
+    step, k = lane_count(source), share_rows.size
+    zero = broadcast(source, 0.0)
+    lost = zero
+    for column in range(0, width, 2 * step):
+        for mixture in range(0, count, 3):
+            second, third = min(mixture + 1, count - 1), min(mixture + 2, count - 1)
+            a = b = c = d = e = f = zero
+            for index in range(k):
+                place = at + share_rows[index] * stride + column
+                if mixture == 0:
+                    prefetch(source, place + width)
+                left, right = load(source, place), load(source, place + step)
+                share = broadcast(source, shares[mixture * k + index])
+                a, b = multiply_add(share, left, a), multiply_add(share, right, b)
+                share = broadcast(source, shares[second * k + index])
+                c, d = multiply_add(share, left, c), multiply_add(share, right, d)
+                share = broadcast(source, shares[third * k + index])
+                e, f = multiply_add(share, left, e), multiply_add(share, right, f)
+            store(mixtures, mixture * width + column, a)
+            store(mixtures, mixture * width + column + step, b)
+            store(mixtures, second * width + column, c)
+            store(mixtures, second * width + column + step, d)
+            store(mixtures, third * width + column, e)
+            store(mixtures, third * width + column + step, f)
+            lost = multiply_add(zero, add(add(a, c), e), lost)
+            lost = multiply_add(zero, add(add(b, d), f), lost)
+    sums = np.empty(step, mixtures.dtype)
+    store(sums, 0, lost)
+    return bool(sums.sum() == 0)
+
+
+@helper
+def _mix_nested(source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any) -> None:
+    """Add one row after the other, the last first: each mixture costs one addition more than the one after it.
+
+    The sums are those of the rows times a power of two, so that they are no larger than the largest value.
+    """
+    step = lane_count(source)
+    part = 1.0
+    while part * share_rows.size > 1.0:
+        part /= 2
+    power = broadcast(source, part)
+    for column in range(0, width, 4 * step):
+        a = b = c = d = broadcast(source, 0.0)
+        for k in range(share_rows.size - 1, -1, -1):
+            place = at + share_rows[k] * stride + column
+            prefetch(source, place + width)
+            prefetch(source, place + width + 2 * step)
+            a = multiply_add(power, load(source, place), a)
+            b = multiply_add(power, load(source, place + step), b)
+            c = multiply_add(power, load(source, place + 2 * step), c)
+            d = multiply_add(power, load(source, place + 3 * step), d)
+            if k < shares.size:
+                share, to = broadcast(source, shares[k] / part), k * width + column
+                store(mixtures, to, multiply(share, a))
+                store(mixtures, to + step, multiply(share, b))
+                store(mixtures, to + 2 * step, multiply(share, c))
+                store(mixtures, to + 3 * step, multiply(share, d))
 
 
 @helper
