@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # One thread per process: the tests run in several processes, and more threads than cores only get in each other's way.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q
 
-.PHONY: demo docs test test-fast test-all lint format clean
+.PHONY: demo docs test test-fast test-all lint format dist clean
 
 demo: $(VENV)/ready
 	OMP_NUM_THREADS=1 $(BIN)/gyroscope demo
@@ -57,5 +57,11 @@ $(VENV)/ready-for-docs: $(VENV)/ready
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[docs]' -c constraints.txt
 	touch $@
 
+# What is uploaded to PyPI: the source, and the wheel that is built from it. The tests install the wheel and run it.
+dist: $(VENV)/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build demo-runs
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build demo-runs dist

@@ -10,6 +10,7 @@ import pytest
 
 from gyroscope import Config
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
+from gyroscope.cli import main
 from gyroscope.experiments import grid
 
 
@@ -138,6 +139,13 @@ def test_a_users_grid_is_every_combination(tmp_path: Path) -> None:
         ("[grid]\nseed = [1, 1]", "the same run"),
         ("[base]\nattack = 'little'\nbyzantine = 20\n[grid]\nrule = ['bulyan']", "Bulyan needs"),
         ("[grid\n", "not valid TOML"),
+        ("", "grid.toml has no settings"),
+        ("# nothing yet\n[base]\n[[grid]]\n", r"write what all runs share under \[base\]"),
+        ("grid = []\n[base]\nrule = 'krum'", "grid.toml has no settings"),
+        ("grid = 3", "base and grid must be tables"),
+        ("base = 'krum'\n[grid]\nseed = 1", "base and grid must be tables"),
+        ("[grid]\nrul = ['krum']", "grid.toml: unknown configuration key"),
+        ("[grid]\nseed = '1-9999999999'", "more than 100,000 seeds"),
     ],
 )
 def test_a_bad_grid_is_refused_before_anything_runs(tmp_path: Path, text: str, words: str) -> None:
@@ -172,3 +180,33 @@ def test_several_grids_share_a_base_so_that_a_baseline_fits_in(tmp_path: Path) -
     setups = grid.read(tmp_path / "grid.toml")
     assert len(setups) == 12 and len({setup.name for setup in setups}) == 12
     assert sum(setup.config.attack == "none" for setup in setups) == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nothing.toml"], "cannot read the grid nothing.toml: No such file or directory"),
+        (["."], "cannot read the grid .: Is a directory"),
+        (["empty.toml"], "empty.toml has no settings"),
+        (["good.toml", "--devices", "mps"], "'mps' cannot be used"),
+        (["good.toml", "--devices", "cuda:99,cpu"], "'cuda:99' cannot be used here"),
+    ],
+)
+def test_a_sweep_that_cannot_run_is_one_message(
+    tmp_path: Path, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.toml").touch()
+    (tmp_path / "good.toml").write_text("[base]\nsteps = 1\n")
+    assert main(["sweep", *arguments]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("gyroscope: error: ") and says in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_sweep_goes_on_after_a_run_that_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "grid.toml").write_text(
+        "[base]\nsteps = 3\nworkers = 5\nattack = 'nan'\nbyzantine = 1\n[grid]\nrule = ['average', 'median']"
+    )
+    assert main(["sweep", str(tmp_path / "grid.toml"), "--out", str(tmp_path / "runs"), "--jobs", "1", "--quiet"]) == 0
+    assert "2 of 2 runs are complete, 1 of them diverged" in capsys.readouterr().out

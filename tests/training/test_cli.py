@@ -71,6 +71,9 @@ def check_mistake(finished: Finished, *says: str) -> None:
         ("--device abacus", "'abacus'"),
         ("--device meta", "'meta'"),
         ("--device cuda:99", "cuda:99"),
+        ("--device cuda:99", "torch sees"),
+        ("--device mps", "'mps' cannot be used: it lacks the 64-bit floating-point numbers"),
+        ("--device abacus", "use cpu, or cuda, cuda:0"),
         ("--resume nowhere", "nowhere"),
         ("--resume nowhere --lr 0.1 --overwrite", "leave out --lr, --overwrite"),
         ("--config nothing.toml", "nothing.toml"),
@@ -120,6 +123,51 @@ def test_what_the_grammar_does_not_know_is_code_2_with_usage(tmp_path: Path, opt
     assert finished.err.startswith("usage: gyroscope") and "error: " in finished.err
     assert "Traceback" not in finished.err
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("train --seed abc", "argument --seed: must be a whole number, got 'abc'"),
+        ("train --seed 1.5", "argument --seed: must be a whole number, got '1.5'"),
+        ("train --mu much", "argument --mu: must be a number, got 'much'"),
+        ("sweep map --jobs two", "argument --jobs: must be a whole number, got 'two'"),
+        ("work 127.0.0.1:1 --number first", "argument --number: must be a whole number, got 'first'"),
+    ],
+)
+def test_a_number_that_is_none_is_told_what_it_must_be(tmp_path: Path, options: str, says: str) -> None:
+    finished = gyroscope(*options.split(), cwd=tmp_path)
+    assert finished.code == 2 and finished.err.splitlines()[-1].endswith(says)
+
+
+@pytest.mark.parametrize("seed", [-1, 0, 2**64, 10**100])
+def test_any_whole_number_is_a_seed(tmp_path: Path, seed: int) -> None:
+    options = ("--seed", seed, "--steps", 1, "--workers", 3, "--shards", "iid", "--quiet", "--out", "run")
+    assert gyroscope("train", *options, cwd=tmp_path).code == 0
+    assert Config.load(tmp_path / "run" / "config.toml").seed == seed
+    assert gyroscope("train", "--resume", "run", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            "train --batch 100000000000000 --out run",
+            "not enough memory for 800000000000000 bytes: lower --batch",
+        ),
+        ("train --threads 99999999999999", "--threads must be at most 1,024"),
+        ("shards --out /proc/shards.png", "cannot use /proc/shards.png: No such file or directory"),
+        ("work 127.0.0.1:1 --number -1", "--number must be at least 0"),
+        ("sweep map --devices ,", "names no device"),
+        ("async --device mps", "'mps' cannot be used"),
+        ("serve --device mps --port 0", "'mps' cannot be used"),
+    ],
+)
+def test_what_cannot_be_had_is_one_message(tmp_path: Path, options: str, says: str) -> None:
+    finished = gyroscope(*options.split(), cwd=tmp_path)
+    assert finished.code == 2 and "Traceback" not in finished.err
+    last = finished.err.splitlines()[-1]
+    assert last.startswith("gyroscope: error: ") and says in last
 
 
 def test_a_demo_without_seeds_is_refused(tmp_path: Path) -> None:

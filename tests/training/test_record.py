@@ -327,9 +327,10 @@ def test_averaging_under_a_fault_diverges_on_record_without_a_traceback(tmp_path
     finished = gyroscope(
         "train", "--rule", "average", "--attack", attack, "--byzantine", 2, "--steps", 20, "--out", out, "--quiet"
     )
-    assert finished.code == 0
+    assert finished.code == 4
     assert finished.err == ""
-    assert "diverged" in finished.out
+    assert finished.out.startswith("diverged after step ") and "lower --lr" in finished.out
+    assert finished.out.endswith(f" -> {out}\n") and finished.out.count("\n") == 1
     status = json.loads((out / "status.json").read_text())
     assert status["status"] == "diverged"
     metrics = pandas.read_csv(out / "metrics.csv")
@@ -338,7 +339,7 @@ def test_averaging_under_a_fault_diverges_on_record_without_a_traceback(tmp_path
     assert len(pandas.read_csv(out / "evaluations.csv")) == 1
     assert (out / "model.pt").exists()
     again = gyroscope("train", "--resume", out, "--quiet")
-    assert (again.code, again.out) == (0, finished.out), "a diverged run has ended: it is only read"
+    assert (again.code, again.out) == (4, finished.out), "a diverged run has ended: it is only read"
 
 
 def test_a_float64_model_that_explodes_diverges_too() -> None:

@@ -61,6 +61,13 @@ def parse_value(text: str) -> int | float | bool | str | None:
     return text
 
 
+def check_text(kind: str, spec: object) -> None:
+    """Raise a ConfigError unless a spec is text."""
+    if not isinstance(spec, str):
+        remedy = f"write {spec.__name__}()" if isinstance(spec, type) else f"write its name, see gyroscope list {kind}s"
+        raise ConfigError(f"a {kind} is given by its spec, a text, or as an object, got {spec!r}: {remedy}")
+
+
 def split(spec: str) -> tuple[str, dict[str, Any]]:
     """Split a spec into its name and its parameters."""
     name, _, rest = spec.strip().partition(":")

@@ -30,7 +30,10 @@ def attach(module: nn.Module) -> Tensor:
     """
     parameters = trainable(module)
     if not parameters:
-        raise RowsError("the model has no parameters to train")
+        raise RowsError(
+            "the model has no parameters to train: give it layers with parameters, or let some require a gradient "
+            "(parameter.requires_grad_())"
+        )
     if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
         raise RowsError("the model's parameters must share one dtype and one device: move it with model.to(...)")
     flat = flatten(parameters)

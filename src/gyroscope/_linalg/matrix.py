@@ -27,7 +27,10 @@ def check(rows: Tensor | Sequence[Tensor]) -> Tensor:
     """
     if not isinstance(rows, Tensor):
         if not isinstance(rows, Sequence):
-            raise RowsError(f"rows must be an (n, d) tensor or a sequence of vectors, got a {type(rows).__name__}")
+            raise RowsError(
+                f"rows must be an (n, d) tensor or a sequence of vectors, got a {type(rows).__name__}: convert arrays "
+                "with torch.from_numpy"
+            )
         rows = _stack(rows)
     if rows.dim() != 2 or rows.shape[0] == 0 or rows.shape[1] == 0:
         raise RowsError(f"rows must have the shape (n, d) with n >= 1 and d >= 1, got {tuple(rows.shape)}")

@@ -63,6 +63,7 @@ def make(name: str, **parameters: Any) -> Attack:
         name: A name in `ATTACKS`, a name that an installed package registers, `module.path:Class`, or a whole spec.
         parameters: The attack's parameters.
     """
+    registry.check_text("attack", name)
     base, given = registry.split(name)
     return registry.make("attack", Attack, ATTACKS, base, {**given, **parameters})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -31,7 +32,10 @@ from gyroscope.runs.command_options import CommandParser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command. Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 130 interrupted."""
+    """Run the command.
+
+    Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
+    """
     options = parser().parse_args(arguments)
     # A warning is for the user: one line, without the place in our source.
     warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)
@@ -48,9 +52,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except (MemoryError, RuntimeError) as problem:  # torch's is a RuntimeError
+        if not isinstance(problem, MemoryError) and not re.search("allocate memory|out of memory", str(problem)):
+            raise
+        size = re.search(r"allocate ([\d.]+ ?\w+)", str(problem))
+        print(
+            f"gyroscope: error: there is not enough memory{f' for {size[1]}' if size else ''}: lower --batch or "
+            "--workers, or choose a smaller task",
+            file=sys.stderr,
+        )
+        return 2
     except BrokenPipeError:  # `gyroscope list rules | head`
         sys.stderr.close()
         return 0
+    except OSError as problem:  # a place that the user has named
+        if problem.filename is None:
+            raise
+        print(
+            f"gyroscope: error: cannot use {problem.filename}: {problem.strerror}. What to do: name another place, or "
+            "permit reading and writing there",
+            file=sys.stderr,
+        )
+        return 2
 
 
 def parser() -> argparse.ArgumentParser:

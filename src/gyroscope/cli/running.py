@@ -47,6 +47,7 @@ def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
     """Run what is left of the setups; 0 when all are complete, 1 when some failed, 130 when interrupted."""
     from gyroscope.experiments import scheduler
     from gyroscope.experiments.display import display
+    from gyroscope.runs.setup import usable_device
 
     if options.jobs is not None and options.jobs < 1:
         raise ConfigError(f"--jobs must be at least 1, got {options.jobs}")
@@ -56,6 +57,8 @@ def run(setups: Sequence[Setup], options: argparse.Namespace) -> int:
         setup.config.resolve()  # every mistake shows before the first run starts
     out = Path(options.out)
     devices = scheduler.default_devices(options.jobs, options.devices)
+    for name in {device or setup.config.device for device in devices for setup in setups}:
+        usable_device(name)
     planned = scheduler.plan(setups, out, options.data_dir)
     if options.dry_run:
         return _dry_run(planned, len(devices), options)

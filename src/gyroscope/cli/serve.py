@@ -44,8 +44,8 @@ examples:
     gyroscope serve --config run.toml --out runs/a --continue --status-port 29518 --log-events
 
 {_TRUST}
-exit code 3: too few workers for longer than --grace, or a shard that died; the run can be resumed. events.csv lists
-joins and losses.
+exit code 3: too few workers for longer than --grace, or a shard that died; the run can be resumed. 4: it diverged, its
+parameters are no longer finite. events.csv lists joins and losses.
 """
 
 _LAUNCH_EXAMPLES = f"""\

@@ -25,6 +25,7 @@ examples:
 
 a run directory holds config.toml, metrics.csv, evaluations.csv, workers.csv, environment.json, status.json, and at the
 end model.pt (checkpoint.pt before). `gyroscope list rules` and its siblings show the names that options accept.
+
 """
 
 
@@ -33,7 +34,7 @@ def add(commands: Any) -> None:
         "train",
         help="run one experiment",
         description="Train a model with n workers, f of them Byzantine. The task gives the values that you leave out.",
-        epilog=_TRAIN_EXAMPLES,
+        epilog=_TRAIN_EXAMPLES + command_options.EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         options=_add_options,

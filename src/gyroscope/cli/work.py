@@ -53,6 +53,8 @@ def _work(options: argparse.Namespace) -> int:
     host, port = server_address(options.address, options.cert is not None)
     if options.cert is None and options.number is None:
         raise ConfigError("which worker is this? Give its certificate with --cert, or its --number")
+    if options.number is not None and options.number < 0:
+        raise ConfigError(f"--number must be at least 0, the first worker's, got {options.number}")
     if not options.patience > 0:
         raise ConfigError(f"patience must be a positive number of seconds, got {options.patience}")
     if options.attached:

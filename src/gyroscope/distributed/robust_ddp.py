@@ -29,6 +29,7 @@ from gyroscope.distributed.gradient_buckets import ExchangedPart, GradientBucket
 from gyroscope.distributed.rank_verdicts import RankVerdicts, Seen
 from gyroscope.distributed.second_momentum import warn_of_second_momentum
 from gyroscope.distributed.sharded_aggregator import ShardedAggregator
+from gyroscope.momentum import BASIC_PLACEMENTS, check_placement
 from gyroscope.rules import Rule, RuleState
 
 Scope = Literal["model", "bucket"]
@@ -95,6 +96,14 @@ def ddp(
         )
     if scope not in ("model", "bucket"):
         raise ConfigError(f"scope must be 'model' or 'bucket', got {scope!r}")
+    check_placement("workers", mu, False, BASIC_PLACEMENTS)
+    if isinstance(patience, str) or not 0 < patience < math.inf:
+        raise ConfigError(f"patience must be a positive, finite number of seconds, got {patience!r}")
+    if getattr(model, "_comm_hooks", None):
+        raise ConfigError(
+            "the model has a communication hook already, and DistributedDataParallel takes one: call gy.ddp once for "
+            "each model, and register no other hook"
+        )
     job = RobustDDP(model, rule, f, mu, mu if dampening is None else dampening, scope, seed, patience, ranks)
     model.broadcast_buffers = False  # one rank's statistics, NaN perhaps, would overwrite everyone's
     # torch checks a hook's annotations, and does not know those that are strings, as here.
@@ -125,7 +134,7 @@ class RobustDDP:
         patience: float,
         ranks: Ranks | None,
     ) -> None:
-        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
+        self.rule = rules.parse(rule)
         self.f, self.mu = f, mu
         # DDP orders parameters anew after a rank's first step: one that has just been started again has another order.
         self.by_bucket = ranks is None and (self.rule.reads == "columns" or scope == "bucket")

@@ -94,7 +94,7 @@ class RobustFSDP:
         dampening: float,
         replicas: dist.ProcessGroup | None,
     ) -> None:
-        self.rule, self.f = rules.parse(rule) if isinstance(rule, str) else rule, f
+        self.rule, self.f = rules.parse(rule), f
         if self.rule.reads == "rows":
             raise ConfigError(
                 f"the rule {self.rule} reads whole rows, and no rank of a sharded model has one: use a rule that reads "

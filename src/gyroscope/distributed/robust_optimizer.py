@@ -46,6 +46,7 @@ class ExchangingOptimizer(torch.optim.Optimizer):
         seed: int,
     ) -> None:
         check_placement(momentum, mu, nesterov, BASIC_PLACEMENTS)
+        params = _parameters(params)
         self._exchange = Exchange(process_group)
         self._aggregator = ShardedAggregator(
             self._exchange, rule, f, momentum=momentum, mu=mu, nesterov=nesterov, seed=seed
@@ -208,6 +209,17 @@ class ExchangingOptimizer(torch.optim.Optimizer):
             parameter.copy_(values)
 
 
+def _parameters(params: Iterable[Any]) -> list[Any]:
+    """Return parameters or groups as a list, or raise where there are none."""
+    listed = [] if isinstance(params, (torch.nn.Module, Tensor, str)) else list(params)
+    if not listed or not all(isinstance(each, (Tensor, dict, tuple)) for each in listed):
+        got = type(params).__name__ if not listed else type(listed[0]).__name__
+        raise ConfigError(
+            f"an optimizer needs a model's parameters, at least one: pass model.parameters(), got a {got}"
+        )
+    return listed
+
+
 def number(name: str, value: Any) -> float:
     """Return a number of at least 0, or raise. (A learning rate may be a tensor, as elsewhere in torch.)"""
     if isinstance(value, (bool, str)) or not float(value) >= 0:
@@ -273,6 +285,10 @@ class RobustOptimizer(ExchangingOptimizer):
             ConfigError: a value is out of range, or the ranks' models or settings differ.
             ExchangeError: a rank has ended or hangs.
         """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ConfigError(
+                f"an optimizer of torch is needed, such as torch.optim.AdamW(model.parameters()), got {optimizer!r}"
+            )
         if momentum == "server":
             raise ConfigError("momentum at the server is the optimizer's own here: use momentum='none'")
         self.optimizer = optimizer

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyroscope._core.errors import ConfigError, UnknownNameError
+from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
 from gyroscope.runs.config import Config, read_toml
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation.tasks import TASKS
@@ -21,6 +21,7 @@ from gyroscope.simulation.tasks import TASKS
 BASELINE = "average"
 PLACES = {"server": "at_update", "workers": "at_worker"}
 """How the paper's file names spell the placements."""
+_MOST_SEEDS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,9 +156,14 @@ def parse_seeds(text: str) -> list[int]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         try:
-            seeds.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+            named = range(int(first), int(last) + 1) if dash else [int(first)]
         except ValueError:
             raise ConfigError(f"cannot read the seeds {text!r}: write 1-5 or 1,2,7") from None
+        if len(seeds) + len(named) > _MOST_SEEDS:
+            raise ConfigError(
+                f"{text!r} are more than {_MOST_SEEDS:,} seeds, each of them a run: write fewer, as in 1-5"
+            )
+        seeds.extend(named)
     if not seeds:
         raise ConfigError(f"there are no seeds in {text!r}: write the smaller one first, as in 1-5")
     if len(set(seeds)) < len(seeds):
@@ -182,8 +188,16 @@ def read(path: str | Path) -> list[Setup]:
             )
         if key not in ("base", "grid"):
             raise UnknownNameError(f"table in {path}", key, ["base", "grid"])
-    grids = content.get("grid", {})
-    return expand(content.get("base", {}), *(grids if isinstance(grids, list) else [grids]), origin=str(path))
+    base, grids = content.get("base", {}), content.get("grid", {})
+    listed = grids if isinstance(grids, list) else [grids]
+    if not all(isinstance(table, dict) for table in [base, *listed]):
+        raise ConfigError(f"{path}: base and grid must be tables: write [base] and [[grid]] on lines of their own")
+    if not any([base, *listed]) or not listed:
+        raise ConfigError(
+            f"{path} has no settings, so there is nothing to run: write what all runs share under [base] and the "
+            "values to combine under [[grid]], as gyroscope sweep --help shows"
+        )
+    return expand(base, *listed, origin=str(path))
 
 
 def expand(base: Mapping[str, Any], *grids: Mapping[str, Any], origin: str = "the grid") -> list[Setup]:
@@ -197,8 +211,11 @@ def expand(base: Mapping[str, Any], *grids: Mapping[str, Any], origin: str = "th
         named = [key for key in values if key in grid or len(values[key]) > 1]
         for combination in itertools.product(*values.values()):
             chosen = dict(zip(values, combination, strict=True))
-            config = Config.from_mapping(chosen)
-            config.resolve()
+            try:
+                config = Config.from_mapping(chosen)
+                config.resolve()
+            except GyroscopeError as problem:
+                raise ConfigError(f"{origin}: {problem}") from problem
             label = "-".join(f"{key}_{rule_label(str(chosen[key]))}" for key in named)
             setups.append(Setup(label or "run", config))
     if len({fingerprint(setup.config) for setup in setups}) < len(setups):

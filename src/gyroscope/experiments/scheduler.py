@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from gyroscope._core.errors import ConfigError
 from gyroscope.experiments import pool, results
 from gyroscope.experiments.grid import Setup, fingerprint
 from gyroscope.runs.run_dir import disk_errors
@@ -80,6 +81,8 @@ def default_devices(jobs: int | None, devices: str | None) -> list[str | None]:
     Without a number of jobs there is a process per device named, or per core.
     """
     named: list[str | None] = [device.strip() for device in devices.split(",") if device.strip()] if devices else [None]
+    if not named:
+        raise ConfigError(f"--devices {devices!r} names no device: write cpu, or cuda:0,cuda:1")
     if jobs is None:
         jobs = len(named) if devices else cores()
     return [named[number % len(named)] for number in range(jobs)]

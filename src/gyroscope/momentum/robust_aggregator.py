@@ -130,7 +130,7 @@ class RobustAggregator:
             ConfigError: mu is out of range.
         """
         check_placement(momentum, mu, nesterov)
-        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
+        self.rule = rules.parse(rule)
         check_f(f)
         self.f = f if participation is None else participation.f
         """How many Byzantine rows the rule is told to tolerate."""

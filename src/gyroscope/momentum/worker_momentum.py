@@ -64,8 +64,14 @@ class WorkerMomentum:
             What is sent, of the gradient's shape: `out`, or new memory.
 
         Raises:
-            RowsError: the gradient's shape is not that of the gradients before it.
+            RowsError: the gradient is no floating-point tensor, or its shape is not that of the gradients before it.
         """
+        if not isinstance(gradient, Tensor) or not gradient.is_floating_point():
+            raise RowsError(
+                "a gradient must be a floating-point tensor, one vector for each worker, got "
+                f"{gradient.dtype if isinstance(gradient, Tensor) else 'a ' + type(gradient).__name__}: join those of "
+                "a model's parameters with torch.nn.utils.parameters_to_vector, convert arrays with torch.from_numpy"
+            )
         gradient = gradient.detach()
         buffer = self._buffer_for(gradient, out)
         finite = accumulate(_matrix(buffer), _matrix(gradient), self.mu, 1.0 - self.dampening)

@@ -123,6 +123,7 @@ def make(name: str, **parameters: Any) -> Rule:
             as `nnm+krum`.
         parameters: Parameters of the rule, the last one of a composition. `f` is one of every rule's.
     """
+    registry.check_text("rule", name)
     parts = _PLUS.split(name)
     mixed = next((place for place, part in enumerate(parts) if _name(part) in MIXTURES), len(parts) - 1)
     stages, last = parts[:mixed], "+".join(parts[mixed:])
@@ -130,9 +131,9 @@ def make(name: str, **parameters: Any) -> Rule:
     return Composed(tuple(map(_stage, stages)), rule) if stages else rule
 
 
-def parse(spec: str) -> Rule:
-    """Build the rule that a spec such as `krum:m=1` or `nnm+bucketing:s=3+krum` describes."""
-    return make(spec)
+def parse(spec: str | Rule) -> Rule:
+    """Build the rule that a spec such as `krum:m=1` or `nnm+bucketing:s=3+krum` describes; return a rule as it is."""
+    return spec if isinstance(spec, Rule) else make(spec)
 
 
 def _name(spec: str) -> str:

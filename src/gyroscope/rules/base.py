@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -387,13 +388,14 @@ def refuse_trusted(rule: Rule, where: str) -> None:
         )
 
 
-def check_f(f: int | None) -> int:
+def check_f(f: Any) -> int:
     """Return f, or raise an error unless it is a whole number of workers, 0 or more."""
-    if isinstance(f, bool) or not isinstance(f, int):
+    if isinstance(f, bool) or not hasattr(f, "__index__"):
         raise ConfigError(f"f must be a whole number of workers, got {f!r}")
-    if f < 0:
+    number = operator.index(f)  # NumPy's, too
+    if number < 0:
         raise InfeasibleError(f"f cannot be negative, got f = {f}")
-    return f
+    return number
 
 
 def check_enough(thing: Any, n: int, f: int, other_remedies: Iterable[str] = ()) -> None:

@@ -128,7 +128,7 @@ def aggregate(
         [4]
     """
     names, given = _participants(state_dicts)
-    chosen = rules.parse(rule) if isinstance(rule, str) else rule
+    chosen = rules.parse(rule)
     refuse_trusted(chosen, "a list of state dicts")
     chosen.check_feasible(len(given), f)
     weighting = None if weights is None else _weighting(weights, names, chosen, f)

@@ -37,6 +37,9 @@ class CommandParser(argparse.ArgumentParser):
         """Say what is wrong, and suggest what may have been meant instead of a choice that does not exist."""
         wrong = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         near = nearest(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
+        message = re.sub(
+            r"invalid (int|float) value: (.*)", lambda found: f"must be {_NUMBERS[found[1]]}, got {found[2]}", message
+        )
         super().error(message + (f": did you mean {near!r}?" if near else ""))
 
     def format_help(self) -> str:
@@ -49,8 +52,16 @@ class CommandParser(argparse.ArgumentParser):
             add(self)
 
 
+_NUMBERS = {"int": "a whole number", "float": "a number"}
+
 STOPPED = 3
 """The exit code of a server that has too few workers, and of a worker that has lost its server."""
+DIVERGED = 4
+"""The exit code of a run whose parameters are no longer finite."""
+EXIT_CODES = """\
+exit codes: 0 the run is complete; 2 a mistake, which the message names; 4 the run diverged: its parameters are no
+longer finite (an accuracy that an attack has ruined is no such case); 130 interrupted.
+"""
 
 
 def add_files(command: argparse.ArgumentParser) -> None:
@@ -253,10 +264,11 @@ def conclude(result: Any, command: str = "train") -> int:
         return STOPPED if result.reason else 130
     if result.status == run_dir.DIVERGED:
         print(
-            f"diverged: the parameters were no longer finite after step {result.step}; "
+            f"diverged after step {result.step} of {result.config.steps}: the parameters are no longer finite (lower "
+            "--lr, set --clip, or choose a rule that withstands such rows: gyroscope list rules); "
             f"{result.metric.summary(result.best, result.final)}{where}"
         )
-        return 0
+        return DIVERGED
     print(f"{result.metric.summary(result.best, result.final)}{where}")
     return 0
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gyroscope import attacks, momentum, rules
 from gyroscope._core import optional, registry
 from gyroscope._core.errors import ConfigError, GyroscopeError, UnknownNameError
-from gyroscope.runs.field_types import typed
+from gyroscope.runs.field_types import plain, typed
 from gyroscope.runs.schedule import Schedule
 from gyroscope.simulation import server_optimizer, tasks
 from gyroscope.simulation.data import shards
@@ -28,6 +28,7 @@ CUSTOM_TASK = "custom"
 NO_ATTACK = "none"
 L2_FORMS = ("half-squared", "norm")
 BATCHES = ("independent", "pass")
+_MOST_THREADS = 1024
 
 
 def option(default: Any, group: str, help: str, metavar: str | None = None, *, experiment: bool = True) -> Any:
@@ -143,6 +144,10 @@ class CommonConfig:
 
     def __post_init__(self) -> None:
         self._write_specs()
+        if isinstance(self.task, tasks.Task):
+            raise ConfigError("a gy.Task is no part of a configuration: pass it to gy.train(config, task=...)")
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         if isinstance(self.lr, (int, float)) and not isinstance(self.lr, bool):
             object.__setattr__(self, "lr", repr(self.lr))
         for field in dataclasses.fields(self):
@@ -151,6 +156,10 @@ class CommonConfig:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ConfigError(f"{name} must be at least {least}, got {value}")
+        if self.threads is not None and self.threads > _MOST_THREADS:
+            raise ConfigError(
+                f"threads must be at most {_MOST_THREADS:,}, better one for each core, got {self.threads}"
+            )
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip must be positive (inf for no clipping), got {self.clip}")
         if self.l2 is not None and not 0 <= self.l2 < math.inf:

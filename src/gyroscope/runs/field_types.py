@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
+
+import torch
 
 from gyroscope._core.errors import ConfigError
 
@@ -14,6 +17,13 @@ _TYPES = {
 }
 
 
+def plain(value: Any) -> Any:
+    """Return NumPy's numbers, paths and torch's devices as Python's numbers and text; anything else as it is."""
+    if isinstance(value, (os.PathLike, torch.device)):
+        return str(value)
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def typed(name: str, annotation: str, value: Any) -> Any:
     """Return the value as the type that the annotation names first; raise a ConfigError where it is another."""
     wanted, *others = annotation.split(" | ")
@@ -23,5 +33,7 @@ def typed(name: str, annotation: str, value: Any) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool) or value != value:
-        raise ConfigError(f"{name} must be {words}, got {value!r}")
+        also = " or a number" if kind is str and "float" in others else ""
+        shown = repr(value) if len(repr(value)) < 100 else f"a {type(value).__name__}"
+        raise ConfigError(f"{name} must be {words}{also}, got {shown}")
     return value

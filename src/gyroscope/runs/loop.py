@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -37,6 +38,7 @@ class TrainingLoop(ABC):
     reason: str = ""
     """Why the run was interrupted, where nobody asked for it."""
     result_type: ClassVar[type[Result]] = Result
+    _warned_of_loss = False
 
     @abstractmethod
     def play_round(self, directory: RunDirectory | None = None, clock: Clock = UNTIMED) -> dict[str, Number]:
@@ -122,12 +124,25 @@ class TrainingLoop(ABC):
         """Measure metric and loss on the test set, and record them."""
         row = self.test.row(self.step, self.model, self.config.seed)
         clock.lap("evaluation")
+        self._look_at_loss(row["test_loss"])
         self.record(directory, run_dir.EVALUATIONS, row)
         if directory:
             directory.flush()
         for callback in callbacks:
             callback.evaluated(row)
         clock.lap("record")
+
+    def _look_at_loss(self, loss: Number) -> None:
+        """Warn once of a loss below zero: most likely nll_loss is given outputs that are no log-probabilities."""
+        if self._warned_of_loss or loss is None or not loss < 0:
+            return
+        self._warned_of_loss = True
+        warnings.warn(
+            f"the loss on the test set is {loss:.4g} after {self.step} steps, and one such as cross-entropy or a "
+            "squared error is never below zero. nll_loss needs log-probabilities: end the model with "
+            "LogSoftmax(dim=1), or use cross_entropy on plain outputs. (Go on if your loss may be negative.)",
+            stacklevel=2,
+        )
 
     def record(self, directory: RunDirectory | None, table: str, row: Mapping[str, Number]) -> None:
         """Add a row to a table: in the run directory, or in memory where there is none.

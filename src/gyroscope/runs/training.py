@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gyroscope import attacks, rules
-from gyroscope._core import theory
+from gyroscope._core import registry, theory
 from gyroscope._core.clock import UNTIMED, Clock
 from gyroscope._core.errors import ConfigError, RunDirectoryError
 from gyroscope.momentum import RobustAggregator, WorkerMomentum, worker_weights
@@ -80,6 +80,7 @@ def train(
         >>> list(result.evaluations["step"])
         [0, 5, 10, 15, 20]
     """
+    _check_arguments(config, task, callbacks, stop)
     resolved = config.resolve(task)
     if resolved.data_dir is not None:
         resolved = dataclasses.replace(resolved, data_dir=os.path.abspath(resolved.data_dir))
@@ -88,6 +89,7 @@ def train(
     watching = [*callbacks, *trackers.make(out, resolved.experiment(), **wanted)]
     if out is not None:
         RunDirectory.check_free(Path(out), overwrite=overwrite)
+    setup.usable_device(resolved.device)
     run = _kind(config, run_type)(resolved, task or load_task(resolved, bool(callbacks)), worker_factory)
     if out is None:
         return run.go(None, watching, stop, clock)
@@ -140,6 +142,13 @@ def resume(
         ('interrupted', 10, 'complete', 20)
     """
     config = RunDirectory.read_config(out)
+    _check_arguments(config, task, callbacks, stop)
+    if task is None and not _is_named(config.task):
+        raise ConfigError(
+            f"{out} is a run of the task {config.task!r}, which was given from Python, and its data and model are not "
+            f"in the directory: continue it in Python with gy.resume({str(out)!r}, task=...), the task that gy.train "
+            f"had. gyroscope report {out} shows what is recorded"
+        )
     resolved = dataclasses.replace(config.resolve(task), **(machine or {}))
     kind = _kind(config, run_type)
     loaded = task or load_task(resolved, bool(callbacks))
@@ -170,6 +179,31 @@ def _kind(config: Config, wanted: type[Run] | None) -> type[Run]:
     return wanted or kind
 
 
+def _check_arguments(config: Any, task: Any, callbacks: Any, stop: Any) -> None:
+    """Raise a ConfigError that says what to pass, where Python would only miss an attribute."""
+    if not isinstance(callbacks, (list, tuple)) or not all(hasattr(each, "begin") for each in callbacks):
+        raise ConfigError(
+            f"callbacks must be a list of objects derived from gyroscope.runs.callbacks.Callback, got {callbacks!r}"
+        )
+    if not callable(stop):
+        raise ConfigError(f"stop must be a function that returns whether to stop after this round, got {stop!r}")
+    if not isinstance(config, CommonConfig):
+        remedy = f"gy.Config(task={config!r})" if isinstance(config, str) else "gy.Config(rule=..., attack=...)"
+        raise ConfigError(f"the configuration must be a gy.Config, got a {type(config).__name__}: write {remedy}")
+    if task is not None and not isinstance(task, tasks.Task):
+        remedy = f"name a built-in one with gy.Config(task={task!r}), or pass" if isinstance(task, str) else "pass"
+        raise ConfigError(f"task must be a gy.Task, got a {type(task).__name__}: {remedy} gy.Task(model, train, test)")
+
+
+def _is_named(task: str) -> bool:
+    """Return whether a task is one that a configuration can name: built in, installed, or an import path."""
+    try:
+        name, _ = registry.split(task)
+    except ConfigError:  # the name of a gy.Task may be any text
+        return False
+    return ":" in name or name in tasks.TASKS or name in registry.installed("task")
+
+
 def load_task(config: CommonConfig, progress: bool = False) -> tasks.Task:
     """Load the configuration's task with its data; `progress` shows a bar while it is downloaded."""
     return tasks.parse(config.task).load(config.data_dir, progress)
@@ -192,7 +226,7 @@ class Run(TrainingLoop):
             )
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
-        self.test = TaskTest.of(task, self.parameters.device)
+        self.test = TaskTest.of(task, self.model)
         self.participation = honest.participation = config.participation()
         workers: Workers = worker_factory(self.config, honest) if worker_factory else honest
         self.schedule = Schedule.parse(config.lr)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from gyroscope._core import random_streams
 from gyroscope._linalg import linear_layers
+from gyroscope._linalg.flat_parameters import trainable
+from gyroscope.simulation import task_checks
 from gyroscope.simulation.data.batches import Split
 from gyroscope.simulation.metrics import Number
 from gyroscope.simulation.task_metric import ACCURACY, TaskMetric, chosen_classes, metric_for
@@ -31,11 +33,17 @@ class TaskTest:
     loss: Callable[[Tensor, Tensor], Tensor]
 
     @classmethod
-    def of(cls, task: Task, device: torch.device | None = None) -> TaskTest:
+    def of(cls, task: Task, model: nn.Module | None = None) -> TaskTest:
+        """Make the test of a task; with a model, where the model is and of its type.
+
+        Raises:
+            DataError: the samples cannot be used, or model and loss do not fit them.
+        """
         samples = Split.of(task.test)
-        return cls(
-            samples if device is None else samples.to(device), metric_for(task.metric, samples.targets), task.loss
-        )
+        if model is not None:
+            samples = samples.to(trainable(model)[0])
+            task_checks.check(model, task.loss, samples, "test")
+        return cls(samples, metric_for(task.metric, samples.targets), task.loss)
 
     def row(self, step: int, model: nn.Module, seed: int) -> dict[str, Number]:
         """Evaluate the model after so many rounds; return the row of evaluations.csv."""
@@ -87,7 +95,7 @@ def evaluate(model: nn.Module, test: TaskTest, seed: int = 0) -> Evaluation:
         outputs = outputs_of(inputs if samples.prepare is None else samples.prepare(inputs, stream))
         # A mean over the targets that count: cross-entropy leaves out negative ones.
         counted = (targets >= 0).sum() if not targets.is_floating_point() else torch.full_like(total, targets.numel())
-        losses += torch.where(counted > 0, test.loss(outputs, targets) * counted, 0.0)
+        losses += torch.where(counted > 0, task_checks.loss_of(test.loss, outputs, targets) * counted, 0.0)
         weights += counted
         if metric.of_loss is None:
             scored, count = metric.batch_total(outputs, targets)

@@ -204,6 +204,8 @@ def metric_for(metric: TaskMetric | str | None, targets: Tensor) -> TaskMetric:
         return metric
     if metric is None:
         return METRICS["mse"] if targets.dtype.is_floating_point else ACCURACY
+    if not isinstance(metric, str):
+        raise ConfigError(f"a metric is a name ({', '.join(METRICS)}) or a gy.TaskMetric, got {metric!r}")
     if metric not in METRICS:
         raise UnknownNameError("metric", metric, METRICS)
     return METRICS[metric]

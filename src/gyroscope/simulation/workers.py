@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from gyroscope._core import random_streams
 from gyroscope._core.clock import UNTIMED, Clock
-from gyroscope._core.errors import RunDirectoryError
+from gyroscope._core.errors import DataError, RunDirectoryError
 from gyroscope._linalg import _kernels, linear_layers
 from gyroscope._linalg.flat_parameters import split_like, trainable
 from gyroscope._linalg.indexed_batch import IndexedBatch
 from gyroscope._linalg.linear_layers import is_plain
 from gyroscope._linalg.matrix import shift_and_clip
 from gyroscope.momentum import Participation, Update
+from gyroscope.simulation import task_checks
 from gyroscope.simulation.data.batches import Split, deal, deal_from_one_pass, deal_from_shards
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +36,10 @@ _GROUP = 3_000_000
 # all workers' samples gives the gradients that a pass per worker would.
 _SAMPLEWISE = (nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.GELU, nn.LogSoftmax, nn.Identity)
 _MEAN_LOSSES: tuple[Loss, ...] = (F.nll_loss, F.cross_entropy)
+_NO_GRADIENT = (
+    "the loss does not depend on the model's parameters in a way that torch can differentiate: leave out "
+    "torch.no_grad, .detach() and .argmax() in the model and in the loss"
+)
 
 
 class GradientTransform(NamedTuple):
@@ -297,7 +302,11 @@ class LoopGradients:
         losses = []
         for place, (worker, row) in enumerate(zip(workers, out, strict=True)):
             with random_streams.ambient(seed, "noise", worker, step, device=out.device):
-                loss = self.loss(self.model(inputs[place]), targets[place])
+                loss = task_checks.loss_of(
+                    self.loss, task_checks.training_outputs(self.model, inputs[place]), targets[place]
+                )
+            if not loss.requires_grad:
+                raise DataError(_NO_GRADIENT)
             gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True)
             for piece, gradient in zip(split_like(row, self.parameters), gradients, strict=True):
                 piece.copy_(gradient) if gradient is not None else piece.zero_()

@@ -50,7 +50,8 @@ class Recorder:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         task = load_task(settings.task, settings.data_dir)
-        self.model, self.test = first_model(task, settings.seed), TaskTest.of(task)
+        self.model = first_model(task, settings.seed)
+        self.test = TaskTest.of(task, self.model)
         self.rounds = 0
         self.measured: list[float] = []
         rule = re.sub("[:=,/]", "_", settings.rule)

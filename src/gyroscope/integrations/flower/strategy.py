@@ -86,7 +86,7 @@ class RobustStrategy(Strategy):
             InfeasibleError: the rule cannot tolerate f of n nodes.
             ConfigError: a value is out of range, or the rule needs a trusted gradient.
         """
-        self.rule = rules.parse(rule) if isinstance(rule, str) else rule
+        self.rule = rules.parse(rule)
         self.rule.check_feasible(n, f)
         rules.refuse_trusted(self.rule, "a Flower strategy")
         if patience < 1:

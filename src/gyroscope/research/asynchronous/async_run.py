@@ -120,7 +120,7 @@ class AsyncRun(TrainingLoop):
     def __init__(self, config: ResolvedAsyncConfig, task: tasks.Task) -> None:
         self.config, honest = setup.simulated_workers(config, task)
         self.model, self.parameters = honest.model, honest.parameters
-        self.test = TaskTest.of(task, self.parameters.device)
+        self.test = TaskTest.of(task, self.model)
         self.honest = honest.count
         self.workers = [honest.alone(worker) for worker in range(honest.count)]
         """The honest workers, one by one: worker i's k-th batch is that of step k of a synchronous run."""

@@ -40,6 +40,7 @@ examples:
 A run directory holds what `gyroscope train` writes, and arrivals.csv with a line for every gradient. metrics.csv has
 columns of its own (docs/beyond/asynchronous.md). The same configuration and seed give the same bits. An interrupted run
 cannot be resumed, and `gyroscope report` does not read these directories.
+
 """
 
 
@@ -50,7 +51,7 @@ def add(commands: Any) -> None:
         help="simulate asynchronous training: stale gradients, fast Byzantine workers, filters",
         description="Train a model with n workers of different speeds, f of them Byzantine, that do not wait for each "
         "other. What you leave out is taken from the task.",
-        epilog=_EXAMPLES,
+        epilog=_EXAMPLES + command_options.EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
         options=_add_options,

@@ -21,7 +21,8 @@ Prepare = Callable[[Tensor, torch.Generator], Tensor]
 class Split:
     """Inputs (N, ...) and targets (N, ...) as they are stored; `prepare` is applied to each batch.
 
-    Training and testing never share a split, so an augmentation cannot leak into the test or get lost.
+    Arrays, data frames and lists of numbers become tensors, labels of any integer type int64. Training and testing
+    never share a split, so an augmentation cannot leak into the test or get lost.
 
     Args:
         inputs: The samples, in any form that `prepare` takes; without it, as the model takes them.
@@ -45,37 +46,81 @@ class Split:
     prepare: Prepare | None = None
 
     def __post_init__(self) -> None:
-        if len(self.inputs) != len(self.targets) or len(self.inputs) == 0:
+        inputs, targets = _tensor("inputs", self.inputs), _tensor("targets", self.targets)
+        if not targets.is_floating_point():
+            targets = targets.to(torch.int64)  # torch's losses take no other integers
+        counts = [len(part) if part.dim() else 0 for part in (inputs, targets)]
+        if counts[0] != counts[1] or counts[0] == 0:
             raise DataError(
-                f"a split needs as many targets as inputs and at least one, got {len(self.inputs)} inputs and "
-                f"{len(self.targets)} targets"
+                f"a split needs as many targets as inputs and at least one, got {counts[0]} inputs and {counts[1]} "
+                "targets"
             )
+        object.__setattr__(self, "inputs", inputs)
+        object.__setattr__(self, "targets", targets)
 
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def to(self, device: torch.device) -> Split:
-        return dataclasses.replace(self, inputs=self.inputs.to(device).contiguous(), targets=self.targets.to(device))
+    def to(self, like: Tensor) -> Split:
+        """Return the split on the tensor's device, with floating-point numbers of the tensor's type.
+
+        Inputs that `prepare` is yet to turn into the model's keep their type.
+        """
+
+        def moved(values: Tensor, convert: bool = True) -> Tensor:
+            return values.to(like.device, like.dtype if convert and values.is_floating_point() else values.dtype)
+
+        inputs = moved(self.inputs, convert=self.prepare is None).contiguous()
+        return dataclasses.replace(self, inputs=inputs, targets=moved(self.targets))
 
     @classmethod
     def of(cls, data: Split | tuple[Tensor, Tensor] | Any) -> Split:
-        """Make a split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs."""
+        """Make a split from (inputs, targets) tensors, or from any map-style data set of (input, target) pairs.
+
+        Raises:
+            DataError: the data are something else, empty, no numbers, or of unequal shapes.
+        """
         if isinstance(data, Split):
             return data
-        if isinstance(data, (tuple, list)) and len(data) == 2 and all(hasattr(part, "shape") for part in data):
-            return cls(torch.as_tensor(data[0]), torch.as_tensor(data[1]))  # tensors or numpy arrays
+        arrays = isinstance(data, list) and all(hasattr(part, "shape") for part in data)
+        if (isinstance(data, tuple) or arrays) and len(data) == 2:
+            return cls(*data)
         if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             samples = cast(Sequence[tuple[Any, Any]], data)
             pairs = [samples[index] for index in range(len(samples))]
+            if not pairs:
+                raise DataError(f"a data set needs at least one sample, got a {type(data).__name__} of length 0")
             if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
                 raise DataError(f"the samples of a {type(data).__name__} must be (input, target) pairs")
-            return cls(
-                torch.stack([torch.as_tensor(x) for x, _ in pairs]), torch.stack([torch.as_tensor(y) for _, y in pairs])
-            )
+            return cls(_stacked("inputs", [x for x, _ in pairs]), _stacked("targets", [y for _, y in pairs]))
         raise DataError(
             f"cannot take data from a {type(data).__name__}: pass (inputs, targets) tensors, a gyroscope Split, or a "
-            "map-style data set of (input, target) pairs"
+            "map-style data set of (input, target) pairs" + (", such as its .dataset" * hasattr(data, "dataset"))
         )
+
+
+def _tensor(what: str, values: Any) -> Tensor:
+    """Return the values as a tensor; raise a DataError where they are no numbers, or of unequal shapes."""
+    try:
+        return torch.as_tensor(values.to_numpy(copy=True) if hasattr(values, "to_numpy") else values)
+    except (RuntimeError, TypeError, ValueError) as problem:
+        first = (str(problem).splitlines() or [""])[0]
+        raise DataError(
+            f"the {what} cannot become a tensor, got a {type(values).__name__} ({first}): give numbers of one type and "
+            "shape, as a torch tensor or a NumPy array"
+        ) from problem
+
+
+def _stacked(what: str, values: Sequence[Any]) -> Tensor:
+    """Return the values of all samples as one tensor; raise a DataError where their shapes differ."""
+    tensors = [_tensor(what, value) for value in values]
+    for number, tensor in enumerate(tensors):
+        if tensor.shape != tensors[0].shape:
+            raise DataError(
+                f"all {what} must have one shape, got {tuple(tensors[0].shape)} at sample 0 and {tuple(tensor.shape)} "
+                f"at sample {number}: crop, resize or pad them in the data set"
+            )
+    return torch.stack(tensors)
 
 
 def deal(seed: int, step: int, workers: Iterable[int], samples: int, batch: int) -> Tensor:
