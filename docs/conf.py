@@ -19,7 +19,6 @@ release = version = gyroscope.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["**/*.ipynb", "**/.ipynb_checkpoints"]
-suppress_warnings = ["toc.not_readable"]  # index.md lists tutorials and how-to guides that are being written
 smartquotes = False  # "--rule" must stay "--rule"
 default_role = "code"  # docstrings have `single` backticks
 highlight_language = "none"
