@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import queue
 import socket
 import threading
@@ -281,7 +282,8 @@ class ZmqServer(Server):
     """ZeroMQ: one ROUTER socket, whole rows as messages."""
 
     def __init__(self, kind: Kind, memory: Memory, folder: Path) -> None:
-        import zmq.auth.thread
+        zmq: Any = importlib.import_module("zmq")
+        importlib.import_module("zmq.auth.thread")
 
         super().__init__(kind, memory, folder)
         self.context = zmq.Context()

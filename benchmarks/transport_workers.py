@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import importlib
 import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -142,7 +143,8 @@ async def grpc_worker(worker: Worker, place: Place) -> None:
 
 
 def zmq_worker(worker: Worker, place: Place) -> None:
-    import zmq.auth
+    zmq: Any = importlib.import_module("zmq")
+    importlib.import_module("zmq.auth")
 
     connection = zmq.Context.instance().socket(zmq.DEALER)
     connection.routing_id = str(worker.number).encode()
