@@ -181,12 +181,13 @@ def test_peak_memory_is_that_of_another_process(monkeypatch: pytest.MonkeyPatch)
 
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         said.append(command)
-        return subprocess.CompletedProcess(command, 0, "some words\n512.5\n", "")
+        return subprocess.CompletedProcess(command, 0, "some words\n512.5 2.5\n", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    (line,) = peak_memory.measure("mnist", "somewhere")
+    line, *matrices = peak_memory.measure("mnist", "somewhere")
     assert (line.value, line.unit, line.holds) == (512.5, "MB", True)
-    assert said[0][-2:] == ["mnist", "somewhere"]
+    assert [(each.value, each.holds) for each in matrices] == [(2.5, True), (2.5, True)]
+    assert [command[-3:] for command in said] == [["mnist", n, "somewhere"] for n in ("0", "51", "255")]
 
 
 @pytest.mark.parametrize("words", [["ruels"], ["--seconds", "0"], ["--threads", "0"]])
