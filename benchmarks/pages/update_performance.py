@@ -39,7 +39,15 @@ def main(folder: Path) -> None:
         markers.replace(DOCS / "performance.md", {"ddp": promises(of_ddp, all_lines=True), "ddp machine": here})
     lines = [line for line in lines if line not in of_processes and line not in of_ddp]
     if lines:
-        parts = {"promises": promises(lines), "machine": here, "profile": block(others), "rules": rules(lines)}
+        beside = [line for line in lines if line["part"] in ("floors", "attacks")]
+        parts = {
+            "promises": promises([line for line in lines if line not in beside]),
+            "machine": here,
+            "profile": block(others),
+            "rules": rules(lines),
+            "floors": floors([line for line in beside if line["part"] == "floors"]),
+            "attacks": floors([line for line in beside if line["part"] == "attacks"]),
+        }
         markers.replace(DOCS / "performance.md", parts)
         for name in ("bench.csv", "bench.png", "bench.svg"):
             shutil.copy(folder / name, target / name)
@@ -100,6 +108,26 @@ def rules(lines: list[dict[str, str]]) -> str:
             for size in sizes
         ]
         table.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(table)
+
+
+def floors(lines: list[dict[str, str]]) -> str:
+    """Return what each takes beside the least that it needs, at both sizes."""
+    sizes = list(dict.fromkeys((line["n"], line["d"]) for line in lines))
+    head = " | ".join(f"({n}, {int(d):,}) | times the least" for n, d in sizes)
+    table = [f"| | beside | {head} | at most |", "|---|---|" + "---:|---:|" * len(sizes) + "---:|"]
+    found: dict[str, dict[tuple[str, str], dict[str, str]]] = {}
+    for line in lines:
+        found.setdefault(line["what"], {})[line["n"], line["d"]] = line
+    for what, there in found.items():
+        name, _, other = what.partition(" / ")
+        limit = next(iter(there.values()))["limit"]
+        cells = []
+        for size in sizes:
+            line = there.get(size)
+            bold = "**" if line and line["holds"] == "False" else ""
+            cells.append(f"{float(line['ours_ms']):,.2f} ms | {bold}{number(line['value'])}{bold}" if line else "- | -")
+        table.append(f"| `{name}` | {other} | {' | '.join(cells)} | {number(limit) if limit else ''} |")
     return "\n".join(table)
 
 
