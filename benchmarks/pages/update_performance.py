@@ -124,9 +124,11 @@ def floors(lines: list[dict[str, str]]) -> str:
         limit = next(iter(there.values()))["limit"]
         cells = []
         for size in sizes:
-            line = there.get(size)
-            bold = "**" if line and line["holds"] == "False" else ""
-            cells.append(f"{float(line['ours_ms']):,.2f} ms | {bold}{number(line['value'])}{bold}" if line else "- | -")
+            if size not in there:
+                cells.append("- | -")
+                continue
+            bold = "**" if there[size]["holds"] == "False" else ""
+            cells.append(f"{float(there[size]['ours_ms']):,.2f} ms | {bold}{number(there[size]['value'])}{bold}")
         table.append(f"| `{name}` | {other} | {' | '.join(cells)} | {number(limit) if limit else ''} |")
     return "\n".join(table)
 
