@@ -197,6 +197,40 @@ def test_a_kernel_says_so_when_it_is_compiled_and_nobody_compiles_the_others(tmp
     assert said == [["gyroscope: compiling the kernel `row_sums`, once"], []]
 
 
+ELSEWHERE = """
+import re, torch
+import llvmlite.binding as llvm
+from gyroscope._linalg._kernels import compiled, pairwise
+
+pairwise.squared_distances(torch.randn(5, 300))
+(code,) = compiled.pairwise_loops.squares.inspect_llvm().values()
+llvm.initialize_all_targets()
+llvm.initialize_all_asmprinters()
+for triple, cpu, register in (
+    ("x86_64-unknown-linux-gnu", "haswell", "%ymm"),
+    ("x86_64-unknown-linux-gnu", "skylake-avx512", "%ymm"),
+    ("aarch64-unknown-linux-gnu", "neoverse-n1", ".4s"),
+):
+    machine = llvm.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
+    moved = re.sub(r'target triple = ".*"', f'target triple = "{triple}"', code)
+    moved = re.sub(r'target datalayout = ".*"', f'target datalayout = "{machine.target_data}"', moved)
+    moved = re.sub(r'"target-(cpu|features)"="[^"]*"', "", moved)
+    print(cpu, machine.emit_assembly(llvm.parse_assembly(moved)).count(register))
+"""
+
+
+@pytest.mark.slow
+def test_the_vectors_are_those_of_other_processors_too(tmp_path: Path) -> None:
+    """Machine code for AVX2, AVX-512 and NEON, from code that was not optimised for this processor."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "NUMBA_OPT": "0"}
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = dict(line.split() for line in done.stdout.splitlines())
+    assert {*found} == {"haswell", "skylake-avx512", "neoverse-n1"} and all(
+        int(count) > 100 for count in found.values()
+    )
+
+
 def test_a_change_in_any_source_is_noticed() -> None:
     from gyroscope._linalg._kernels.compiled import build, selection_loops
 
