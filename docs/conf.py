@@ -119,8 +119,15 @@ def as_restructured_text(app: Sphinx, what: str, name: str, thing: Any, options:
             lines[number] = "".join(parts)
 
 
+def show_titles(app: Sphinx, name: str, source: list[str]) -> None:
+    """Make the title of a code block, which is the name of its file, the caption of the block."""
+    titled = re.compile(r'^```(\w+) title="([^"]+)"$', re.MULTILINE)
+    source[0] = titled.sub(r"```{code-block} \1\n:caption: \2\n", source[0])
+
+
 def setup(app: Sphinx) -> None:
     app.connect("source-read", adapt_links)
+    app.connect("source-read", show_titles)
     app.connect("doctree-read", prefer_vectors, priority=400)  # before Sphinx collects the images, at 500
     app.connect("doctree-read", dash_parameters)
     app.connect("doctree-resolved", write_tables)

@@ -6,6 +6,7 @@ import csv
 import functools
 import html.parser
 import http.server
+import re
 import subprocess
 import sys
 import threading
@@ -98,6 +99,15 @@ def test_figures_are_vectors_where_there_are_any(site: Path) -> None:
     assert 'src="_images/demo.svg"' in (site / "index.html").read_text(encoding="utf-8")
     drawn = {path.name for path in (ROOT / "docs").rglob("*.svg")} - {"favicon.svg"}
     assert drawn <= {path.name for path in (site / "_images").glob("*.svg")}
+
+
+def test_a_block_that_is_a_file_has_its_name_above_it_and_no_table_falls_apart(site: Path) -> None:
+    for page in (ROOT / "docs" / "tutorials").glob("*.md"):
+        shown = (site / "tutorials" / f"{page.stem}.html").read_text(encoding="utf-8")
+        for name in re.findall(r'^```\w+ title="([^"]+)"$', page.read_text(encoding="utf-8"), re.MULTILINE):
+            assert re.search(rf'class="caption-text">{re.escape(name)}<', shown), (page.name, name)
+    for page in site.rglob("*.html"):
+        assert "<p>|" not in page.read_text(encoding="utf-8"), f"{page.name} shows a line of a table as text"
 
 
 def test_every_document_is_a_page(site: Path) -> None:

@@ -116,6 +116,17 @@ def test_a_spec_of_an_incomplete_class_is_the_same_error() -> None:
     assert Inherited().min_workers(2) == 5
 
 
+class Constructed(rules.Median):
+    def __init__(self, tau: float = 1.0) -> None:
+        super().__init__()
+
+
+def test_a_parameter_of_an_own_constructor_is_an_error_that_says_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"takes tau in its own __init__: make it a field of a dataclass"):
+        rules.parse(f"{HERE}:Constructed:tau=2")
+    assert rules.parse(f"{HERE}:Constructed").min_workers(2) == 5
+
+
 def test_the_error_says_how_to_freeze_a_dataclass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["import dataclasses", "from gyroscope import rules", "@dataclasses.dataclass", "class Mine(rules.Median):",
              "    extra: int = 0"]  # fmt: skip

@@ -126,6 +126,11 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
     if dataclasses.is_dataclass(factory):
         known = [field.name for field in dataclasses.fields(factory) if field.init]
         for key in parameters:
+            if key not in known and "__init__" in vars(factory) and "__dataclass_fields__" not in vars(factory):
+                raise ConfigError(
+                    f"the {kind} {name!r} takes {key} in its own __init__: make it a field of a dataclass, with "
+                    f"@dataclasses.dataclass(frozen=True) above the class and {key}: float = 1.0 in it"
+                )
             if key not in known:
                 raise UnknownNameError("parameter", key, known, of=f"{kind} {name!r}")
     try:

@@ -152,9 +152,10 @@ class Worker:
                 self.report(f"lost the server ({why}): trying again for {self.patience:g} s")
             silence = time.monotonic() - self.last_contact
             if silence > self.patience:
+                keys = ". Or, if it has --keys: an address that begins with https://, and --cert" * (not self.context)
                 raise ServerGoneError(
                     f"no server at {self.host}:{self.port} for {silence:.0f} s ({why}). What to do: start it with "
-                    "gyroscope serve (--resume DIR continues a run), then start this worker again"
+                    f"gyroscope serve (--resume DIR continues a run), then start this worker again{keys}"
                 )
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all workers at the same moment
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -196,7 +197,10 @@ class Worker:
             # A worker that died may still hold its link, until the server's next message to it fails.
             self._taken_since = self._taken_since or now
             if now - self._taken_since > _TAKEN_SECONDS:
-                raise LinkError(f"{why}: choose another --number, or stop that process")
+                remedy = (
+                    "revoke this certificate (gyroscope keys revoke)" if self.context else "choose another --number"
+                )
+                raise LinkError(f"{why}: stop that process, or {remedy}")
         elif code != protocol.LATER:
             raise LinkError(why)
         return False

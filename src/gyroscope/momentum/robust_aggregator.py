@@ -153,7 +153,8 @@ class RobustAggregator:
         Args:
             rows: (n, d), or n vectors; row i is the same worker's in every round. They do not change. Rows of workers
                 that the participation does not ask are not read.
-            trusted: (d,), a gradient at samples that the server itself holds, for rules that compare with it.
+            trusted: (d,), a gradient at samples that the server itself holds, for rules that compare with it. Where
+                workers send momentum, the server computes it for this gradient, too: `fltrust` takes its length over.
 
         Returns:
             The update. With "server-kept" its `rows` are overwritten by the next step.
