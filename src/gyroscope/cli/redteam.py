@@ -61,7 +61,7 @@ def _add_options(command: command_options.CommandParser) -> None:
     search.add_argument("--try", dest="extra", action="append", metavar="ATTACK",
                         help="an attack to try besides those of the table; may be repeated")  # fmt: skip
     search.add_argument("--seeds", type=int, metavar="K", help="fresh seeds that confirm the worst (default: 3)")
-    search.add_argument("--out", metavar="DIR", help="folder of the search (default: runs/redteam- and the defence)")
+    search.add_argument("--out", metavar="DIR", help="folder of the search (default: runs/redteam_ and the defence)")
     search.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: one per core)")
     search.add_argument("--quiet", action="store_true", help="no progress")
     command_options.add_configuration(command, without=_CHOSEN_HERE)
@@ -103,9 +103,10 @@ def _redteam(options: argparse.Namespace) -> int:
         _print_table(f"{stage.name}: the worst of {len(ranking)} attacks", ranking[:_SHOWN])
     worst = ranking[0]
     page = red_team_report.write(team, ranking)
+    seeds = "1 seed" if len(worst.seeds) == 1 else f"mean of {len(worst.seeds)} seeds"
     print(
         f"worst: {worst.attack} costs {worst.metric.number(worst.cost)} {worst.metric.points} of "
-        f"{'best' if team.goal == 'max' else 'final'} {worst.metric.words}, mean of {len(worst.seeds)} seeds"
+        f"{'best' if team.goal == 'max' else 'final'} {worst.metric.words}, {seeds}"
     )
     print(f"again: {team.command(worst)}")
     print(f"table and page: {page.with_suffix('.csv')}, {page}")
