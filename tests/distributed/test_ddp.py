@@ -106,6 +106,8 @@ def test_more_than_f_bad_ranks_stop_the_step_and_are_named(found: list[dict[str,
     for one in found:
         assert "2 of 5 ranks sent garbage or nothing" in one["too many"]
         assert "1 (not finite), 4 (not finite)" in one["too many"]
+        # The aggregate is not finite either, and blames nobody for it.
+        assert "3 of 5 ranks" in one["most"] and "ranks 1 (not finite), 2 (not finite), 4 (not finite)." in one["most"]
 
 
 def test_a_second_momentum_is_named_once(found: list[dict[str, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -84,6 +85,7 @@ def test_an_interrupted_run_continues_exactly(tmp_path: Path) -> None:
         cluster.server.signal(signal.SIGINT)
         stopped = cluster.end()
         assert stopped.code == 130 and f"gyroscope serve --resume {cluster.out}" in stopped.out
+        assert re.search(r" --port \d+", stopped.out)  # the command has what the run directory does not hold
         assert json.loads((cluster.out / "status.json").read_text())["status"] == "interrupted"
         refused = gyroscope("train", "--resume", cluster.out)
         assert refused.code == 2 and "gyroscope serve --resume" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from memory_grid import STUCK, MemoryGrid, Node, arrays_of, reply_with, server_round, silent, stuck, unreadable
+from torch import Tensor
 
 from gyroscope import rules
 from gyroscope._core.errors import ConfigError, GyroscopeError, InfeasibleError
@@ -248,14 +250,23 @@ def test_too_few_nodes_are_an_error_that_says_so() -> None:
         run(federation(None, honest_ones=3))
 
 
+@dataclasses.dataclass(frozen=True)
+class SumFirst(rules.Average):
+    """A mean whose sum may overflow."""
+
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        return rules.Aggregate(rows.sum(dim=0) / len(rows), None)
+
+
 def test_a_rule_without_resilience_skips_instead_of_spreading_what_overflows() -> None:
     # Two finite values that no float32 holds the sum of.
     bad = changed(bias=np.full(2, 3.4e38, np.float32))
     grid = federation(bad)
     grid.nodes[4] = bad
-    arrays, events, _ = run(grid, rule="average")
+    arrays, events, _ = run(grid, rule=SumFirst())
     assert np.array_equal(moved(arrays), np.zeros(8))
     assert "not finite" in events[-1].detail
+    assert np.isfinite(moved(run(grid, rule="average")[0])).all()  # float64 holds the sum
 
 
 def test_rules_can_be_objects_and_infeasible_ones_are_refused_at_once() -> None:

@@ -18,9 +18,13 @@ def symmetric(n: int, seed: int, kind: str) -> np.ndarray:
         return np.zeros((n, n))
     if kind == "diagonal":
         return np.diag(random.standard_normal(n))
-    if kind == "rank one":
+    if "rank one" in kind:
         vector = random.standard_normal(n)
-        return np.outer(vector, vector)
+        vector[: n // 2] = 1.0  # copies
+        rest = random.standard_normal((n, n)) * 10.0 ** random.integers(-200, -8) if kind == "nearly rank one" else 0.0
+        return np.outer(vector, vector) + rest + np.transpose(rest)
+    if kind == "tiny":
+        return symmetric(n, seed, "any") * 1e-150
     if kind == "equal":  # the largest eigenvalue has several vectors
         return np.eye(n)
     if kind == "blocks":
@@ -32,7 +36,7 @@ def symmetric(n: int, seed: int, kind: str) -> np.ndarray:
     return matrix + matrix.T
 
 
-KINDS = ("any", "scaled", "zero", "diagonal", "rank one", "equal", "blocks")
+KINDS = ("any", "scaled", "zero", "diagonal", "rank one", "nearly rank one", "tiny", "equal", "blocks")
 
 
 @given(st.integers(1, 70), st.integers(0, 10_000), st.sampled_from(KINDS))

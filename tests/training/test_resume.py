@@ -313,6 +313,8 @@ def test_a_service_begins_its_run_and_continues_it(tmp_path: Path) -> None:
     assert again.code == 0 and "maximum accuracy" in again.out and contents(out) == expected
     other = gyroscope(*arguments(out, "--continue", steps=STEPS + 1))
     assert other.code == 2 and f"steps {STEPS}, not {STEPS + 1}" in other.err and "another --out" in other.err
+    other = gyroscope(*arguments(out, "--continue", every=5))
+    assert other.code == 2 and "--checkpoint-every 7, not 5" in other.err
 
 
 @pytest.mark.parametrize("more", [(), ("--out", "a", "--overwrite"), ("--out", "a", "--resume", "a")])

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -158,7 +159,15 @@ def _run(options: argparse.Namespace) -> int:
             with _workers(server.address, keys, count, config) if launch else contextlib.nullcontext():
                 result = server.resume(options.resume) if resuming else server.train(config, out, overwrite=overwrite)
                 server.end()
-    return command_options.conclude(result, "launch" if launch else "serve")
+    return command_options.conclude(result, "launch" if launch else "serve", "" if launch else _again(options))
+
+
+def _again(options: argparse.Namespace) -> str:
+    """Return the options that say who may connect, and where: a run directory does not hold them."""
+    values = {"host": options.host, "port": options.port, "keys": options.keys, "status-port": options.status_port}
+    usual = {"host": "127.0.0.1", "port": 29517, "keys": None, "status-port": None}
+    given = [f" --{name} {shlex.quote(str(value))}" for name, value in values.items() if value != usual[name]]
+    return "".join([*given, " --trust-network" if options.trust_network else ""])
 
 
 def _print_event(event: dict[str, Any]) -> None:

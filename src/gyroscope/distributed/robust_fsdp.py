@@ -136,7 +136,8 @@ class RobustFSDP:
         if self.rule.reads == "distances":
             table = holders.total(distances.squared_distances(rows))
         aggregate = self.rule.on_columns(rows, self.f, table)
-        away = torch.linalg.vector_norm(rows - aggregate.vector, dim=1, dtype=torch.float64).square()
+        known = aggregate.vector.nan_to_num(0.0, 0.0, 0.0)  # it must not make rows look not finite that are
+        away = torch.linalg.vector_norm(rows - known, dim=1, dtype=torch.float64).square()
         squared = holders.rows(away).sum(dim=0)
         self.verdicts.take([Seen(value < torch.inf, value**0.5) for value in squared.tolist()], aggregate.weight)
         return aggregate.vector

@@ -76,7 +76,8 @@ class ShardedAggregator(RobustAggregator):
         """Return this rank's part of the notice: float64 values in the bits of the rows' own type."""
         if not self.watch:
             return vector[:0]
-        squared = matrix.squared_lengths(rows, vector)
+        # An aggregate that is not finite must not make rows look so that are.
+        squared = matrix.squared_lengths(rows, vector.nan_to_num(0.0, 0.0, 0.0))
         return torch.cat([squared, squared.new_tensor([self.news])]).view(rows.dtype)
 
     def _hear(self, told: Tensor) -> None:

@@ -159,8 +159,8 @@ def _continues(options: argparse.Namespace) -> bool:
         raise ConfigError("--continue needs --out, which names the run, and goes with neither --resume nor --overwrite")
     if not (Path(options.out) / CONFIG).is_file():
         return False
-    wanted = configuration(options)[0].resolve().experiment()
-    there = RunDirectory.read_config(options.out).resolve().experiment()
+    asked, kept = configuration(options)[0].resolve(), RunDirectory.read_config(options.out).resolve()
+    wanted, there = ({**config.experiment(), "checkpoint_every": config.checkpoint_every} for config in (asked, kept))
     for name in sorted(wanted.keys() | there.keys()):
         mine, recorded = wanted.get(name), there.get(name)
         if mine != recorded:
@@ -250,8 +250,8 @@ def reworded(message: str) -> str:
     return message
 
 
-def conclude(result: Any, command: str = "train") -> int:
-    """Print the result of a run; return the exit code."""
+def conclude(result: Any, command: str = "train", again: str = "") -> int:
+    """Print the result of a run; return the exit code. `again` has the options to give once more."""
     from gyroscope.runs import run_dir
 
     where = f" -> {result.directory}" if result.directory else ""
@@ -259,7 +259,7 @@ def conclude(result: Any, command: str = "train") -> int:
         because = f": {result.reason}" if result.reason else ""
         print(
             f"interrupted after step {result.step} of {result.config.steps}{because}. Continue with:\n"
-            f"  gyroscope {command} --resume {result.directory}"
+            f"  gyroscope {command} --resume {result.directory}{again}"
         )
         return STOPPED if result.reason else 130
     if result.status == run_dir.DIVERGED:
