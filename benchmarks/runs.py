@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import torch
+
 from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, in_turn
 from gyroscope.runs import training
@@ -27,7 +29,9 @@ LIMITS = {("--defence best", "average"): 1.3, ("krum, little:factor=auto", "krum
 def measure(task: tasks.Task, seconds: float, on_start: OnStart | None = None) -> list[Line]:
     """Return the ratios of whole runs of 60 steps on one thread, with all measures, evaluated every 5 steps."""
     things = {name: functools.partial(training.train, config, task=task) for name, config in RUNS.items()}
+    threads = torch.get_num_threads()
     passes = in_turn(things, seconds, least=3, on_start=on_start)
+    torch.set_num_threads(threads)  # a run's own number stays
     return [
         ratio_line(
             "training", f"MNIST run, {name} / {other}", passes.ratio(name, other),
