@@ -83,7 +83,7 @@ class CertificateError(GyroscopeError):
 
 
 class ExchangeError(GyroscopeError, RuntimeError):
-    """Ranks that cannot exchange their rows, because one of them has ended or hangs."""
+    """Ranks that cannot exchange their rows, because one has ended or hangs; or more than f that sent garbage."""
 
 
 class RoundAbandonedError(GyroscopeError):
