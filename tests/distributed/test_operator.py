@@ -287,3 +287,15 @@ def test_workers_that_load_their_data_do_not_end_the_run(tmp_path: Path) -> None
         time.sleep(3.0)  # longer than the grace period
         cluster.open(PREPARATION)
         assert cluster.end().code == 0
+
+
+def test_the_table_counts_the_rows_that_a_worker_has_sent() -> None:
+    from gyroscope.cli import operate
+
+    worker = {"number": 0, "name": "worker-0", "state": "missing", "suspicion": 0.0, "weight": None}
+    status = {
+        "title": "digits", "step": 9, "steps": 9, "seconds_per_round": 1.0, "seconds_since_round": 0.0, "refused": {},
+        "evaluation": {}, "workers": [{**worker, "rows": {"missing": 5, "not asked": 2, "ok": 1, "suspect": 1}}],
+    }  # fmt: skip
+    table = operate.table(status)
+    assert list(table.columns[-1].cells) == ["2"]  # type: ignore[attr-defined]

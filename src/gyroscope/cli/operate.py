@@ -112,7 +112,8 @@ def table(status: dict[str, Any]) -> RenderableType:
         weight = "-" if each["weight"] is None else f"{each['weight']:.1%}"
         style = {"ok": "", "missing": "dim"}.get(each["state"], "bold")
         cells = (str(each["number"]), escape(str(each["name"])), each["state"], f"{each['suspicion']:.2f}", weight)
-        found.add_row(*cells, str(sum(each["rows"].values())), style=style)
+        sent = sum(count for state, count in each["rows"].items() if state not in ("missing", "not asked"))
+        found.add_row(*cells, str(sent), style=style)
     refused = ", ".join(f"{count} {reason}" for reason, count in status["refused"].items())
     found.caption = f"refused: {refused}" if refused else None
     return found

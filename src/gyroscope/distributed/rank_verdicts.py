@@ -125,7 +125,7 @@ class RankVerdicts:
         return f"step {self.steps}: " + ", ".join([f"{self.n - len(named)} ok", *named])
 
     def write_csv(self, path: str | Path) -> None:
-        """Write the verdicts, a line for each rank; the first call writes the header, later ones append."""
+        """Append the verdicts of this moment to a file, a line for each rank; call it as often as you want lines."""
         path = Path(path)
         lines = [] if path.exists() else ["step,rank,verdict,suspicion,distance,weight,non_finite_steps"]
         for rank in range(self.n):

@@ -157,7 +157,8 @@ class RobustAggregator:
                 workers send momentum, the server computes it for this gradient, too: `fltrust` takes its length over.
 
         Returns:
-            The update. With "server-kept" its `rows` are overwritten by the next step.
+            The update. With "server-kept" its `rows` are overwritten by the next step. If more than f rows are not
+            finite, its `vector` may not be either: look before you apply it.
 
         Raises:
             InfeasibleError: the rule cannot tolerate f of n workers.
