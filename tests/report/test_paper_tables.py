@@ -35,6 +35,9 @@ def test_the_latex_table_has_a_row_per_setup_and_no_letter_that_latex_would_take
     plain = re.sub(r"(?m)^%.*$", "", text)
     assert not re.search(r"(?<!\\)[%#_]", plain) and not set(plain) & set("±−–→")
     assert len(re.findall(r"(?<!\\)\$", plain)) % 2 == 0
+    assert "$f$" in head and head.endswith(r"& drop (points) \\")
+    attacked = paper_tables.latex_table(table_lines([run for run in runs if run.config.attack != "none"]))
+    assert "drop (points)" not in attacked and 'add unattacked runs with rule = "average"' in attacked
     assert r"\pm" in plain and paper_tables._escaped("a_b & 5%") == r"a\_b \& 5\%"
 
 

@@ -39,17 +39,21 @@ def latex_table(lines: Sequence[Summary]) -> str:
     fields = [name for name in (*_OWN_COLUMNS, *layout.varying(setups)) if name not in shared]
     percent = all(line.setup.metric == ACCURACY for line in lines)
     unit = r" (\%)" if percent else ""
-    header = [*map(_escaped, fields), f"best{unit}", f"final{unit}", "drop"]
+    drops = [_math(line.drop_text) for line in lines]
+    known = any(drop != "--" for drop in drops)
+    names = ["$f$" if name == "byzantine" else _escaped(name) for name in fields]
+    header = [*names, f"best{unit}", f"final{unit}", *(["drop (points)"] if known and percent else ["drop"] * known)]
     rows = [
         [*(_cell(line.setup, name) for name in fields), *(_math(str(value)) for value in (line.best, line.final)),
-         _math(line.drop_text)]
-        for line in lines
+         *([drop] if known else [])]
+        for line, drop in zip(lines, drops, strict=True)
     ]  # fmt: skip
+    about = "drop: below the unattacked average" if known else 'no drop: add unattacked runs with rule = "average"'
     return "\n".join(
         [
             f"% all runs: {layout.common_text(setups)}",
-            f"% mean and standard deviation over {_seed_counts(setups)} seeds; drop: below the unattacked average",
-            rf"\begin{{tabular}}{{{'l' * len(fields)}rrr}}",
+            f"% mean and standard deviation over {_seed_counts(setups)} seeds; {about}",
+            rf"\begin{{tabular}}{{{'l' * len(fields)}{'r' * (2 + known)}}}",
             r"\toprule",
             " & ".join(header) + r" \\",
             r"\midrule",
