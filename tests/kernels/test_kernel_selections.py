@@ -45,6 +45,19 @@ def test_mean_around_trimmed_mean(matrix: Tensor, left_out: float, part: float) 
     assert same(selections.mean_around_trimmed_mean(matrix, trim, count), expected)
 
 
+def assert_mean_around_median_of(shares: Tensor, matrix: Tensor, used: Tensor, part: float, least: float = 1.0) -> None:
+    size = len(shares)
+    count = 1 + int(part * (size - 1))
+    mixtures = shares @ torch.where(used, matrix, 0).double()
+    expected = plain(order_statistics.mean_around_median, mixtures, count)
+    result = selections.mean_around_median(matrix, count, shares)
+    # A rounding decides which of two values equally near the median is taken: then both are right.
+    other = plain(order_statistics.mean_around_median, -mixtures, count).neg() if size % 2 else expected
+    tolerance = 1e-5 if matrix.dtype == torch.float32 else 1e-12
+    error = torch.minimum((result - expected).abs(), (result - other).abs())
+    assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=least)).all())
+
+
 @given(rows, st.integers(1, 40), st.floats(0, 1), st.integers(0, 2**32 - 1))
 @settings(deadline=None, max_examples=100)
 def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, seed: int) -> None:
@@ -56,15 +69,7 @@ def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, 
     shares[:, unused] = 0
     used = ~unused.unsqueeze(1)
     matrix = torch.where(used, matrix.nan_to_num(0.5, 0, 0).clamp(-10, 10), matrix)
-    count = 1 + int(part * (size - 1))
-    mixtures = shares @ torch.where(used, matrix, 0).double()
-    expected = plain(order_statistics.mean_around_median, mixtures, count)
-    result = selections.mean_around_median(matrix, count, shares)
-    # A rounding decides which of two values equally near the median is taken: then both are right.
-    other = plain(order_statistics.mean_around_median, -mixtures, count).neg() if size % 2 else expected
-    tolerance = 1e-5 if matrix.dtype == torch.float32 else 1e-12
-    error = torch.minimum((result - expected).abs(), (result - other).abs())
-    assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=1)).all())
+    assert_mean_around_median_of(shares, matrix, used, part)
 
 
 @given(rows, st.integers(2, 30), st.floats(0, 1), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-30, 1e36]))
@@ -82,14 +87,7 @@ def test_mean_around_median_of_means_of_ever_fewer_rows(
     unlike = torch.rand(matrix.shape, generator=torch.Generator().manual_seed(seed), dtype=matrix.dtype)  # no ties
     matrix = torch.where(used, (matrix.nan_to_num(0.5, 0, 0).clamp(-9, 9) + unlike) * scale, matrix)
     assert size == 1 or selections._nested(shares.numpy()).tolist()[: size - 1] == order[: size - 1].tolist()
-    count = 1 + int(part * (size - 1))
-    mixtures = shares @ torch.where(used, matrix, 0).double()
-    expected = plain(order_statistics.mean_around_median, mixtures, count)
-    result = selections.mean_around_median(matrix, count, shares)
-    other = plain(order_statistics.mean_around_median, -mixtures, count).neg() if size % 2 else expected
-    tolerance = 1e-5 if matrix.dtype == torch.float32 else 1e-12
-    error = torch.minimum((result - expected).abs(), (result - other).abs())
-    assert bool((error <= tolerance * mixtures.abs().amax(dim=0).clamp(min=scale)).all())
+    assert_mean_around_median_of(shares, matrix, used, part, scale)
 
 
 @pytest.mark.parametrize("kind", KINDS)

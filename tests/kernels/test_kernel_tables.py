@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gyroscope._linalg import _kernels
 from gyroscope._linalg._kernels import spectra, subsets
+from gyroscope._linalg.distances import mixed_distances
 from gyroscope.rules import mda
 
 
@@ -78,6 +80,18 @@ def test_the_smallest_diameter_takes_the_same_steps(n: int, part: float, seed: i
     result = mda.smallest_diameter(table, size, limit)
     with _kernels.switched_off():
         assert result == mda.smallest_diameter(table, size, limit)
+
+
+@given(st.integers(2, 40), st.integers(1, 40), st.integers(0, 10_000), st.sampled_from(["any", "copies", "lost"]))
+def test_distances_between_mixed_rows(n: int, m: int, seed: int, kind: str) -> None:
+    random = np.random.default_rng(seed)
+    table = torch.from_numpy(distances(n, seed, kind))
+    shares = torch.from_numpy(random.random((m, n)) * (random.random((m, n)) < 0.6))
+    shares[:, table.isinf().any(dim=0) & (table == 0).sum(dim=0).eq(1)] *= kind != "lost"
+    shares = shares / shares.sum(dim=1, keepdim=True).clamp(min=1e-9)
+    with _kernels.switched_off():
+        expected = mixed_distances(table, shares)
+    assert torch.allclose(mixed_distances(table, shares), expected, rtol=1e-9, atol=1e-9)
 
 
 def test_more_rows_than_bits_take_the_plain_path() -> None:

@@ -90,6 +90,7 @@ def warm_up(dtype: torch.dtype = torch.float32) -> None:
     rows = torch.zeros(3, 4, dtype=dtype)
     selections.median(rows)
     pairwise.squared_distances(rows + torch.tensor([[0.0], [1e-30], [1e-30]], dtype=dtype))
+    pairwise.mixed_distances(torch.zeros(3, 3).double(), torch.eye(3).double())
     spectra.top_eigenpair(rows.numpy()[:, :3])
     subsets.smallest_diameter(np.zeros((3, 3)), np.zeros(1), 2, 9)
     sums.moments(rows, std=True)

@@ -14,6 +14,7 @@ import numpy as np
 from gyroscope._linalg._kernels.compiled.build import helper, kernel
 
 _NOTHING = 2.0**-80
+"""Elements that are smaller than this part of the largest one count as zero."""
 _SOLVES = 3
 """Steps of inverse iteration: one is usually enough."""
 
@@ -44,7 +45,7 @@ def _reduce(matrix: Any, diagonal: Any, beside: Any, scales: Any) -> None:
     """Make a matrix tridiagonal. Column k keeps the vector of reflection k; scales[k] is 2 by its squared length."""
     n = matrix.shape[0]
     v, w = np.empty(n), np.empty(n)
-    # What is smaller than this is less than a rounding of the largest element, and its square may be no number.
+    # Far less than a rounding of the largest element, and the inverse of its square may be no number.
     nothing = (np.abs(matrix).max() * _NOTHING) ** 2
     for k in range(n - 2):
         diagonal[k] = matrix[k, k]
