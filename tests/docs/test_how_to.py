@@ -107,7 +107,16 @@ LEFT = {
     "tracking": ["runs/a/tensorboard", "runs/a/wandb", "mlflow.db"],
     "read-a-report": [
         f"runs/mine/report/{name}"
-        for name in ("index.html", "report.md", "summary.csv", "report.tex", "seeds.csv", "comparisons.csv", "figures")
+        for name in (
+            "index.html",
+            "report.md",
+            "summary.csv",
+            "report.tex",
+            "pivot.tex",
+            "seeds.csv",
+            "comparisons.csv",
+            "figures",
+        )
     ],
     "own-data": ["runs/patients/model.pt", "runs/hospitals/model.pt"],
     "own-rule-and-attack": ["runs/mine/model.pt", "runs/search/redteam.html"],

@@ -58,6 +58,7 @@ def test_interrupted_and_started_again_it_redoes_nothing_and_ends_with_figures_a
     assert again.returncode == 0, again.stderr
     assert "4 of 4 runs are complete" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in before} == before  # nothing complete was redone
+    assert "little" in again.stderr and subprocess.run([*command, "--quiet"], capture_output=True).stderr == b""
     assert "of the paper's 50 claims" in again.stdout
     assert (out / "report" / "index.html").is_file()
     assert (out / "report" / "figures" / "mnist-little-f_12-lr_0.5-at_worker.pdf").is_file()

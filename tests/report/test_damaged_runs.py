@@ -33,3 +33,15 @@ def test_a_damaged_run_is_named_and_the_others_are_reported(
     assert said.out.startswith("1 runs")
     if (name, content) != ("status.json", b'{"status": 3}'):  # that is a run of some other status, which has not ended
         assert said.err.count("left out") == 1 and str(tmp_path / "bad") in said.err
+
+
+def test_links_to_runs_are_followed_once_and_a_circle_ends(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *_ = sorted(path.parent for path in folder.glob("*/config.toml"))
+    (tmp_path / "mine").mkdir()
+    for name, target in {"a": first, "b": first, "back": tmp_path, "more": tmp_path / "elsewhere"}.items():
+        (tmp_path / "mine" / name).symlink_to(target)
+    shutil.copytree(second, tmp_path / "elsewhere" / "c")
+    assert main(["report", str(tmp_path / "mine"), "--format", "md"]) == 0
+    assert capsys.readouterr().out.startswith("2 runs")

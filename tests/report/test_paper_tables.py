@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 import re
 import statistics
@@ -12,7 +13,7 @@ import pytest
 
 from gyroscope.cli import main
 from gyroscope.experiments.results import RunResult, group
-from gyroscope.report import page_layout, paper_tables
+from gyroscope.report import latex_tables, page_layout, paper_tables
 from gyroscope.report.page_data import table_lines
 
 
@@ -26,7 +27,7 @@ def test_the_common_settings_are_those_of_every_setup(runs: list[RunResult]) -> 
 
 def test_the_latex_table_has_a_row_per_setup_and_no_letter_that_latex_would_take(runs: list[RunResult]) -> None:
     lines = table_lines(runs)
-    text = paper_tables.latex_table(lines)
+    text = latex_tables.latex_table(lines)
     body = text.partition("\\midrule\n")[2].partition("\\bottomrule")[0].strip().splitlines()
     assert len(body) == len(lines)
     head = text.partition("\\toprule\n")[2].splitlines()[0]
@@ -36,9 +37,73 @@ def test_the_latex_table_has_a_row_per_setup_and_no_letter_that_latex_would_take
     assert not re.search(r"(?<!\\)[%#_]", plain) and not set(plain) & set("±−–→")
     assert len(re.findall(r"(?<!\\)\$", plain)) % 2 == 0
     assert "$f$" in head and head.endswith(r"& drop (points) \\")
-    attacked = paper_tables.latex_table(table_lines([run for run in runs if run.config.attack != "none"]))
+    attacked = latex_tables.latex_table(table_lines([run for run in runs if run.config.attack != "none"]))
     assert "drop (points)" not in attacked and 'add unattacked runs with rule = "average"' in attacked
-    assert r"\pm" in plain and paper_tables._escaped("a_b & 5%") == r"a\_b \& 5\%"
+    assert r"\pm" in plain and latex_tables.escaped("a_b & 5%") == r"a\_b \& 5\%"
+
+
+def test_the_pivots_have_rules_as_rows_and_attacks_as_columns(runs: list[RunResult]) -> None:
+    lines = table_lines(runs)
+    tables = latex_tables.pivot_tables(lines)
+    assert len(tables) == 4  # two placements by two learning rates
+    chosen = next(each for each in tables if "lr 0.2, momentum at the workers" in each)
+    assert r"digits, 5 of 23 workers Byzantine" in chosen and r"maximum accuracy (\%), mean $\pm$" in chosen
+    head, *body = [row.removesuffix(r" \\").split(" & ") for row in chosen.splitlines() if row.endswith(r"\\")]
+    assert head[:3] == ["rule", "little", "empire"] and "no attack" in head
+    assert {row[0] for row in body} == {"krum", "median", "bulyan", "average"}
+    best = {
+        (line.setup.config.rule, line.setup.config.attack): line.best
+        for line in lines
+        if (line.setup.config.lr, line.setup.config.momentum) == ("0.2", "workers")
+    }
+    for column, attack in enumerate(("little", "empire"), start=1):
+        cells = {row[0]: row[column] for row in body}
+        assert cells.pop("average") == "--"  # nobody attacked it
+        top = max(best[rule, attack].number(best[rule, attack].mean) for rule in cells)
+        for rule, cell in cells.items():
+            text = str(best[rule, attack]).replace("±", r"\pm")
+            assert cell == (rf"$\mathbf{{{text}}}$" if text.startswith(top) else f"${text}$")
+    assert [row[head.index("no attack")] for row in body if row[0] == "krum"] == ["--"]
+    unattacked = next(row for row in body if row[0] == "average")[head.index("no attack")]
+    assert "mathbf" not in unattacked  # a single value is not the best of several
+
+
+def test_latex_can_read_the_pivots(runs: list[RunResult], tmp_path: Path) -> None:
+    text = latex_tables.write_pivots(runs, tmp_path / "pivot.tex").read_text()
+    plain = re.sub(r"(?m)^%.*\n", "", text)
+    assert not re.search(r"(?<!\\)[%#_~^<>]", plain) and plain.isascii()
+    opened: list[str] = []
+    for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", plain):
+        if kind == "begin":
+            opened.append(name)
+        else:
+            assert opened.pop() == name
+    assert not opened and plain.count(r"\begin{table}") == plain.count(r"\caption{") == plain.count(r"\label{")
+    braces = re.sub(r"\\[{}]", "", plain)
+    assert braces.count("{") == braces.count("}") and len(re.findall(r"(?<!\\)\$", plain)) % 2 == 0
+    for table in plain.split(r"\end{table}")[:-1]:
+        alignment = re.findall(r"\\begin\{tabular\}\{(l?r+)\}", table)[0]
+        rows = [row for row in table.splitlines() if row.endswith(r"\\")]
+        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(alignment) - 1 for row in rows)
+    known = "begin end centering caption label toprule midrule bottomrule mathbf pm"
+    used = set(re.findall(r"\\([a-z]+)", plain))
+    assert all(command in known.split() for command in used), used
+    assert latex_tables.escaped("a\\b^2~c<{d}") == (r"a\textbackslash{}b\textasciicircum{}2\textasciitilde{}c$<$\{d\}")
+
+
+def test_each_number_of_byzantine_workers_has_a_pivot_with_the_unattacked_runs(runs: list[RunResult]) -> None:
+    def of(**changes: object) -> list[RunResult]:
+        return [dataclasses.replace(run, config=dataclasses.replace(run.config, **changes)) for run in plain]
+
+    plain = [run for run in runs if run.config.attack == "none" and run.config.momentum == "workers"]
+    plain = [run for run in plain if run.config.lr == "0.2"]
+    made = [*plain, *of(rule="median", declared_byzantine=3), *of(rule="median", declared_byzantine=5)]
+    made += [run for f in (3, 5) for run in of(rule="median", attack="empire", byzantine=f)]
+    tables = latex_tables.pivot_tables(table_lines(made))
+    assert [re.findall(r"(\d) of 23 workers", table) for table in tables] == [["3"], ["5"]]
+    assert all("empire & no attack" in table and "\naverage & --" in table for table in tables)
+    one = latex_tables.pivot_tables(table_lines(plain))
+    assert one == []  # one rule, one attack
 
 
 def test_seeds_have_a_row_per_run(runs: list[RunResult], tmp_path: Path) -> None:
@@ -72,6 +137,7 @@ def test_comparisons_pair_the_seeds(runs: list[RunResult]) -> None:
 
 def test_the_command_writes_them(folder: Path, tmp_path: Path) -> None:
     assert main(["report", str(folder), "--format", "latex,seeds,comparisons,md", "--out", str(tmp_path)]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"report.tex", "seeds.csv", "comparisons.csv", "report.md"}
+    written = ["comparisons.csv", "pivot.tex", "report.md", "report.tex", "seeds.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == written
     assert "All runs: task = digits" in (tmp_path / "report.md").read_text()
     assert "laims" not in (tmp_path / "report.md").read_text()  # the paper has none about digits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -47,7 +48,9 @@ what each format writes:
   seeds         seeds.csv: a line per run
   comparisons   comparisons.csv: every two rules in the same setting, seed by seed: mean difference of the best value,
                 its 95 % confidence interval and the p-value of a paired t-test
-  latex         report.tex: the table of setups for \\input (with booktabs); settings that all share are in a comment
+  latex         report.tex: the table of setups for \\input (with booktabs); settings that all share are in a comment;
+                pivot.tex: rules as rows, attacks as columns, the best of a column in bold; a table for each value of
+                the other settings that differ (task, n, f, lr, momentum, ...)
   figures       figures/: the paper's figures, and heat-maps of the settings that vary, as PNG, PDF and SVG
 
 example:
@@ -99,10 +102,23 @@ def write(
     out: Path | None = None,
     drawn: FigureOptions | None = None,
     axes: Axes | None = None,
+    quiet: bool = False,
 ) -> None:
-    """Write the report, and print where it is and how many claims hold."""
+    """Write the report, and print where it is and how many claims hold.
+
+    Args:
+        folder: where the runs are.
+        formats: what to write, of FORMATS.
+        out: where to write; `report` in the folder without it.
+        drawn: how figures look.
+        axes: the two settings of heat-maps.
+        quiet: show no progress.
+
+    Raises:
+        RunDirectoryError: the folder has no run that has ended.
+    """
     from gyroscope.experiments import claims, results
-    from gyroscope.report import heat_maps, page, paper_figures, paper_tables, summary_tables
+    from gyroscope.report import heat_maps, latex_tables, page, paper_figures, paper_tables, summary_tables
     from gyroscope.runs.progress import overall
     from gyroscope.runs.run_dir import disk_errors
 
@@ -123,7 +139,10 @@ def write(
         "csv": lambda: summary_tables.write_csv(runs, out / "summary.csv"),
         "seeds": lambda: paper_tables.write_seeds(runs, out / "seeds.csv"),
         "comparisons": lambda: paper_tables.write_comparisons(runs, out / "comparisons.csv"),
-        "latex": lambda: paper_tables.write_latex(runs, out / "report.tex"),
+        "latex": lambda: (
+            latex_tables.write_latex(runs, out / "report.tex"),
+            latex_tables.write_pivots(runs, out / "pivot.tex"),
+        ),
     }
     with disk_errors(out, "report"):
         out.mkdir(parents=True, exist_ok=True)
@@ -131,7 +150,7 @@ def write(
             if name in formats:
                 write_table()
         if "figures" in formats:
-            with overall() as advance:
+            with contextlib.nullcontext(lambda *_: None) if quiet else overall() as advance:
                 paper_figures.write_all(runs, out / "figures", advance, drawn)
                 heat_maps.write_all(runs, out / "figures", advance, drawn, axes)
     print(f"{len(runs)} runs" + (f"; of the paper's {claims.summary(verdicts)}" if verdicts else ""))

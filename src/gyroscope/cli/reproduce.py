@@ -56,5 +56,5 @@ def _reproduce(options: argparse.Namespace) -> int:
     if code in (0, 1) and not options.dry_run:  # some may have failed: the others are worth a look
         from gyroscope.cli import report
 
-        report.write(Path(options.out), ["html", "md", "csv", "figures"])
+        report.write(Path(options.out), ["html", "md", "csv", "figures"], quiet=options.quiet)
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
@@ -125,20 +126,37 @@ OnProblem = Callable[[Path, str], None]
 
 
 def scan(
-    folder: Path, pattern: str = "*", on_problem: OnProblem = lambda path, why: None
+    folder: Path, deep: bool = False, on_problem: OnProblem = lambda path, why: None
 ) -> Iterator[tuple[Path, Config, dict[str, Any]]]:
-    """Yield (path, configuration, content of status.json) of each run directory whose path fits the pattern.
+    """Yield (path, configuration, content of status.json) of each run directory in the folder, by name.
 
     Directories that are no runs, or of which too little can be read, are left out.
+
+    Args:
+        folder: where to look.
+        deep: whether to look in folders of folders, too. Links are followed, and what has two names is found once.
+        on_problem: called with each run directory of which too little can be read.
     """
-    for path in sorted(folder.glob(f"{pattern}/{run_dir.CONFIG}")):
+    for path in sorted(_with_config(folder) if deep else (path.parent for path in folder.glob(f"*/{run_dir.CONFIG}"))):
         try:
-            status = json.loads((path.parent / run_dir.STATUS).read_text(encoding="utf-8"))
-            found = path.parent, Config.load(path), {"status": status["status"], **status}
+            status = json.loads((path / run_dir.STATUS).read_text(encoding="utf-8"))
+            found = path, Config.load(path / run_dir.CONFIG), {"status": status["status"], **status}
         except (OSError, ValueError, KeyError, TypeError, GyroscopeError) as problem:
-            on_problem(path.parent, shortened(f"{type(problem).__name__}: {problem}", 160))
+            on_problem(path, shortened(f"{type(problem).__name__}: {problem}", 160))
             continue
         yield found
+
+
+def _with_config(folder: Path) -> Iterator[Path]:
+    seen = set()
+    for here, inside, files in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(here)) in seen:  # a second link, or one to a folder that contains it
+            inside.clear()
+            continue
+        seen.add(place)
+        inside.sort()
+        if run_dir.CONFIG in files:
+            yield Path(here)
 
 
 def load(folder: str | Path, on_problem: OnProblem | None = None) -> list[RunResult]:
@@ -153,7 +171,7 @@ def load(folder: str | Path, on_problem: OnProblem | None = None) -> list[RunRes
         raise RunDirectoryError(f"{folder} is not a folder of runs")
     report = on_problem or (lambda path, why: None)
     found = []
-    for path, config, status in scan(folder, "**", report):
+    for path, config, status in scan(folder, deep=True, on_problem=report):
         if status["status"] in ENDED and "step" in status:
             run = RunResult(path, config, status["status"], int(status["step"]))
             if on_problem is None or not (why := _damage(run)):

@@ -31,7 +31,7 @@ SCALE = "cividis"
 """The colours: readers who are colour-blind, and grey printers, see the same order of brightness."""
 _ORDER = ("rule", "attack", "momentum", "byzantine", "lr")
 """Which settings become axes first, if they vary, and then panels."""
-_OF_ATTACKS = ("byzantine", "declared_byzantine")
+OF_ATTACKS = ("byzantine", "declared_byzantine")
 """Settings without a meaning where nobody attacks: such setups belong to every value."""
 _WIDEST = 13.0
 """Inches beside each other, before panels go below each other."""
@@ -150,7 +150,7 @@ def _of_task(setups: Sequence[SetupResult], axes: Axes | None) -> list[HeatMap]:
 def _heat_map(
     setups: Sequence[SetupResult], axes: Axes, by_panel: Sequence[str], fixed: Sequence[tuple[str, object]]
 ) -> HeatMap:
-    rows, columns = (_values(setups, name) for name in axes)
+    rows, columns = (values_in_order(setups, name) for name in axes)
     panels = []
     for chosen in _combinations(setups, by_panel):
         members = [setup for setup in setups if _fits(setup, by_panel, chosen)]
@@ -165,10 +165,10 @@ def _heat_map(
             for column in columns
         }
         values = [[_mean(cells[row, column]) for column in columns] for row in rows]
-        title = ", ".join(_said(name, value) for name, value in zip(by_panel, chosen, strict=True))
+        title = ", ".join(setting_text(name, value) for name, value in zip(by_panel, chosen, strict=True))
         panels.append(Panel(title, values))
     task, metric = setups[0].config.task, setups[0].metric
-    where = [task, *(_said(name, value) for name, value in fixed)]
+    where = [task, *(setting_text(name, value) for name, value in fixed)]
     unit = " (%)" if metric.percent else ""
     seeds = len({seed for setup in setups for seed in setup.seeds})
     title = (
@@ -176,7 +176,7 @@ def _heat_map(
         "bright is better"
     )
     name = "-".join(["heat-map", task, *axes, *(f"{name}_{value}" for name, value in fixed)])
-    texts = [[_label(axis, value) for value in each] for axis, each in zip(axes, (rows, columns), strict=True)]
+    texts = [[value_text(axis, value) for value in each] for axis, each in zip(axes, (rows, columns), strict=True)]
     return HeatMap(_file_name(name), title, axes, texts[0], texts[1], panels, metric)
 
 
@@ -197,7 +197,7 @@ def _key(setup: SetupResult, names: Iterable[str]) -> tuple[Any, ...]:
 def _fits(setup: SetupResult, names: Sequence[str], values: Sequence[object]) -> bool:
     unattacked = setup.config.attack == NO_ATTACK
     return all(
-        (unattacked and name in _OF_ATTACKS) or _value(setup, name) == value
+        (unattacked and name in OF_ATTACKS) or _value(setup, name) == value
         for name, value in zip(names, values, strict=True)
     )
 
@@ -205,13 +205,13 @@ def _fits(setup: SetupResult, names: Sequence[str], values: Sequence[object]) ->
 def _combinations(setups: Sequence[SetupResult], names: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return which values these settings have together; of the settings of attacks only those under attack."""
     attacked = [setup for setup in setups if setup.config.attack != NO_ATTACK]
-    judged = attacked if set(names) & set(_OF_ATTACKS) and attacked else setups
-    order = {name: {value: place for place, value in enumerate(_values(judged, name))} for name in names}
+    judged = attacked if set(names) & set(OF_ATTACKS) and attacked else setups
+    order = {name: {value: place for place, value in enumerate(values_in_order(judged, name))} for name in names}
     found = {_key(setup, names) for setup in judged}
     return sorted(found, key=lambda key: [order[name][value] for name, value in zip(names, key, strict=True)])
 
 
-def _values(setups: Sequence[SetupResult], name: str) -> list[Any]:
+def values_in_order(setups: Sequence[SetupResult], name: str) -> list[Any]:
     """Return the values of a setting: numbers in ascending order, others in the order of the setups."""
     found = list(dict.fromkeys(_value(setup, name) for setup in setups))
     if name == "lr":
@@ -221,14 +221,14 @@ def _values(setups: Sequence[SetupResult], name: str) -> list[Any]:
     return found
 
 
-def _label(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
     """Return a value as the name of a row or column."""
     if name == "attack" and value == NO_ATTACK:
         return "no attack"
-    return str(value) if name in ("rule", "attack", "momentum") else _said(name, value)
+    return str(value) if name in ("rule", "attack", "momentum") else setting_text(name, value)
 
 
-def _said(name: str, value: Any) -> str:
+def setting_text(name: str, value: Any) -> str:
     """Return a setting and its value in words."""
     if name == "momentum":
         return layout.place_text(value)

@@ -1,4 +1,4 @@
-"""Tables for a paper: LaTeX, a row per run, and paired comparisons between rules."""
+"""Tables for a paper: a row per run, and paired comparisons between rules."""
 
 from __future__ import annotations
 
@@ -9,81 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gyroscope._core.files import write_atomically
 from gyroscope._core.optional import extra
 from gyroscope.experiments.results import RunResult, SetupResult, group
 from gyroscope.report import page_layout as layout
 from gyroscope.report import text_tables
-from gyroscope.report.page_data import table_lines
-from gyroscope.report.page_summary import Summary
 from gyroscope.runs.config import NO_ATTACK
-from gyroscope.simulation.task_metric import ACCURACY
 
 _CONFIDENCE = 0.95
-_OWN_COLUMNS = ("task", "attack", "byzantine", "lr", "momentum", "rule")
-
-
-# -- LaTeX ---------------------------------------------------------------------------------------------------------
-
-
-def write_latex(runs: Sequence[RunResult], path: Path) -> Path:
-    """Write a table of the setups that a paper can \\input; it needs the package booktabs."""
-    write_atomically(path, (latex_table(table_lines(runs)) + "\n").encode())
-    return path
-
-
-def latex_table(lines: Sequence[Summary]) -> str:
-    """Return a tabular with a row per setup. A setting that all share is in a comment above it, not in a column."""
-    setups = [line.setup for line in lines]
-    shared = layout.common_settings(setups)
-    fields = [name for name in (*_OWN_COLUMNS, *layout.varying(setups)) if name not in shared]
-    percent = all(line.setup.metric == ACCURACY for line in lines)
-    unit = r" (\%)" if percent else ""
-    drops = [_math(line.drop_text) for line in lines]
-    known = any(drop != "--" for drop in drops)
-    names = ["$f$" if name == "byzantine" else _escaped(name) for name in fields]
-    header = [*names, f"best{unit}", f"final{unit}", *(["drop (points)"] if known and percent else ["drop"] * known)]
-    rows = [
-        [*(_cell(line.setup, name) for name in fields), *(_math(str(value)) for value in (line.best, line.final)),
-         *([drop] if known else [])]
-        for line, drop in zip(lines, drops, strict=True)
-    ]  # fmt: skip
-    about = "drop: below the unattacked average" if known else 'no drop: add unattacked runs with rule = "average"'
-    return "\n".join(
-        [
-            f"% all runs: {layout.common_text(setups)}",
-            f"% mean and standard deviation over {_seed_counts(setups)} seeds; {about}",
-            rf"\begin{{tabular}}{{{'l' * len(fields)}{'r' * (2 + known)}}}",
-            r"\toprule",
-            " & ".join(header) + r" \\",
-            r"\midrule",
-            *(" & ".join(row) + r" \\" for row in rows),
-            r"\bottomrule",
-            r"\end{tabular}",
-        ]
-    )
-
-
-def _cell(setup: SetupResult, name: str) -> str:
-    value = getattr(setup.config, name)
-    if name == "lr":
-        return _escaped(layout.rate_text(value)).replace("→", r"$\to$")
-    return "--" if name == "attack" and value == NO_ATTACK else _escaped(str(value))
-
-
-def _math(text: str) -> str:
-    return "--" if text == "–" else "$" + text.replace("±", r"\pm").replace("−", "-") + "$"
-
-
-def _escaped(text: str) -> str:
-    for letter in "&%$#_{}":
-        text = text.replace(letter, "\\" + letter)
-    return text
-
-
-def _seed_counts(setups: Sequence[SetupResult]) -> str:
-    counts = sorted({len(setup.runs) for setup in setups})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 # -- seeds ---------------------------------------------------------------------------------------------------------
