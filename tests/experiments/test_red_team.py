@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,22 @@ def test_each_stage_follows_from_the_runs_before_it(tmp_path: Path) -> None:
                    - run.max_accuracy) for seed, run in zip(result.seeds, result.runs, strict=True)) / 3
     )  # fmt: skip
     assert unattacked.max_accuracy > 0
+    # The cost has two parts: what the defence itself loses without an attack, and what the attack takes from it.
+    names = [setup.name.rpartition("-")[0] for setup in confirm.setups]
+    assert names.count("confirm-defence_alone") == 3
+    alone = [
+        gy.train(dataclasses.replace(DEFENCE, attack="none", byzantine=0, declared_byzantine=3, seed=seed)).max_accuracy
+        for seed in result.seeds
+    ]
+    taken = [100 * (without - run.max_accuracy) for without, run in zip(alone, result.runs, strict=True)]
+    assert result.attack_cost == pytest.approx(sum(taken) / 3)
+    assert result.defence_cost is not None
+    assert result.cost == pytest.approx(result.defence_cost + sum(taken) / 3)
+    # The folder of an earlier version has no such runs: its ranking stands, and the two parts are unknown.
+    for path in tmp_path.glob("confirm-defence_alone-*"):
+        shutil.rmtree(path)
+    [old] = search.ranking(confirm)
+    assert old.cost == result.cost and old.defence_cost is None and old.attack_cost is None
 
 
 def test_the_smallest_budget_runs_the_worst_scout_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +85,7 @@ def test_the_smallest_budget_runs_the_worst_scout_in_full(tmp_path: Path, monkey
     ranked.sort(key=lambda result: -result.cost)
     monkeypatch.setattr(RedTeam, "_ranked", lambda *_: ranked)
     _, search, *_ = RedTeam(DEFENCE, tmp_path, DEFENCE, budget=5).stages()
-    assert [setup.config.attack for setup in search.setups] == ["none", "decoy"]
+    assert [setup.config.attack for setup in search.setups] == ["none", "none", "decoy"]  # average, defence alone
 
 
 @pytest.mark.slow
@@ -113,10 +131,15 @@ def test_the_command_searches_resumes_and_writes_table_and_page(
     assert main(words) == 0
     said = capsys.readouterr().out
     assert "worst: " in said and "again: gyroscope train " in said
-    assert "liars' weight" in said  # the table fits 80 columns
+    table = [line for line in said.splitlines() if line.startswith(("┃", "│"))]
+    assert "weight" in said and all(len(line) <= 80 and line[-1] == line[0] for line in table)  # it fits 80 columns
+    assert "of these, lost to the defence itself: " in said and "; lost to the attack: " in said
     with (tmp_path / "redteam.csv").open() as file:
         rows = list(csv.DictReader(file))
     page = (tmp_path / "redteam.html").read_text()
+    parts = float(rows[0]["defence_cost_points"]) + float(rows[0]["attack_cost_points"])
+    assert parts == pytest.approx(float(rows[0]["cost_points"]), abs=0.011)
+    assert "to the defence itself" in page and rows[0]["attack_cost_points"] in page
     assert rows[0]["attack"] in page and "<svg" in page and "</svg>" in page
     made = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/status.json")}
     assert main(words) == 0

@@ -43,7 +43,7 @@ def add(commands: Any) -> None:
         help="search for the attack that costs a defence most",
         description="Search, within a budget of runs, for the attack that costs a rule, a pre-aggregation or a whole "
         "defence most accuracy, or whatever the task's metric is. Costs are points lost against the unattacked "
-        "average.",
+        "average: those that the defence loses without an attack, and those that the attack takes from it.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
@@ -108,6 +108,11 @@ def _redteam(options: argparse.Namespace) -> int:
         f"worst: {worst.attack} costs {worst.metric.number(worst.cost)} {worst.metric.points} of "
         f"{'best' if team.goal == 'max' else 'final'} {worst.metric.words}, {seeds}"
     )
+    if worst.defence_cost is not None and worst.attack_cost is not None:
+        print(
+            f"of these, lost to the defence itself: {worst.metric.number(worst.defence_cost)}; "
+            f"lost to the attack: {worst.metric.number(worst.attack_cost)}"
+        )
     print(f"again: {team.command(worst)}")
     print(f"table and page: {page.with_suffix('.csv')}, {page}")
     return 0
@@ -118,12 +123,16 @@ def _print_table(title: str, ranking: Sequence[AttackResult]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    table.add_column("attack", overflow="fold", min_width=24)
+    table.add_column("attack", overflow="fold", min_width=22)
     metric = ranking[0].metric
-    for heading in (f"{metric.points} lost", f"best{metric.unit}", f"final{metric.unit}", "liars' weight"):
+    # Two lines, so that the table fits 80 columns.
+    headings = (f"{metric.points}\nlost", "to the\ndefence", "to the\nattack", f"best{metric.unit}".replace(" ", "\n"),
+                f"final{metric.unit}".replace(" ", "\n"), "liars'\nweight")  # fmt: skip
+    for heading in headings:
         table.add_column(heading, justify="right")
     for result in ranking:
         share = "-" if result.share is None else f"{result.share:.0%}"
-        numbers = (metric.number(value) for value in (result.cost, result.best, result.final))
+        values = (result.cost, result.defence_cost, result.attack_cost, result.best, result.final)
+        numbers = ("-" if value is None else metric.number(value) for value in values)
         table.add_row(result.attack, *numbers, share)
     Console(highlight=False).print(table)

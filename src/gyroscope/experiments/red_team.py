@@ -65,6 +65,8 @@ _LASTING = ("searched", "searched:goal=drift", "stale", "persistent")
 """Attacks that add up over the rounds: a short run does not show what they cost, so they get a long one in any case."""
 _REFINED = ("alternate:attack=searched",)
 """Combinations that are refined in any case: short runs show little of what they cost."""
+_ALONE = "defence alone"
+"""In place of an attack's spec, which it cannot be: the defence's run without an attack."""
 _USELESS = frozenset({"foresight", "equivocate", "drop", "inf"})
 """Attacks that equal another one of the table, where there is one server that passes the rows on as they are."""
 
@@ -84,10 +86,28 @@ class AttackResult(NamedTuple):
     share: float | None
     """Which share of the weight the Byzantine workers got, on average; None for rules without weights."""
     runs: tuple[RunResult, ...]
+    defence_cost: float | None = None
+    """The part of the cost that is lost to the defence itself: how much worse the defence without an attack is than the
+    unattacked average. None where a seed has no such run."""
+
+    @property
+    def attack_cost(self) -> float | None:
+        """The rest of the cost, which is lost to the attack: against the same defence without an attack."""
+        return None if self.defence_cost is None else self.cost - self.defence_cost
 
     @property
     def metric(self) -> TaskMetric:
         return self.runs[0].metric
+
+
+class _RunsOfSeed(NamedTuple):
+    """An attacked run, and the two unattacked ones with the same seed that it is compared with."""
+
+    seed: int
+    attacked: RunResult
+    average: RunResult
+    alone: RunResult | None
+    """The defence's. Folders of searches of earlier versions have none."""
 
 
 class Stage(NamedTuple):
@@ -131,19 +151,19 @@ class RedTeam:
         """Yield the stages. The caller runs each one's setups into `out` before it asks for the next."""
         scouts = self.candidates()[: int(self._runs("scout") * _SCOUT)]
         short = self._shortened()
-        yield self._stage("scout", [NO_ATTACK, *scouts], [SEED], short)
+        yield self._stage("scout", [NO_ATTACK, _ALONE, *scouts], [SEED], short)
         ranked = [result.attack for result in self._ranked(scouts, [SEED], short)]
         count = self._runs("search")
         lasting = [spec for spec in map(str, map(attacks.parse, _LASTING)) if spec in ranked][: max(1, count // 3)]
         chosen = list(dict.fromkeys([*ranked[:1], *lasting, *ranked]))[:count]
-        yield self._stage("search", [NO_ATTACK, *chosen], [SEED])
+        yield self._stage("search", [NO_ATTACK, _ALONE, *chosen], [SEED])
         ranked = [result.attack for result in self._ranked(chosen, [SEED])]
         always = [spec for spec in map(str, map(attacks.parse, _REFINED)) if self._feasible(spec)]
         variants = dict.fromkeys([*always, *self._variants(ranked[:3])])
         refined = [spec for spec in variants if spec not in chosen][: self._runs("refine")]
         yield self._stage("refine", refined, [SEED])
         ranked = [result.attack for result in self._ranked([*chosen, *refined], [SEED])]
-        yield self._stage("confirm", [NO_ATTACK, *self._finalists(ranked)], self._fresh_seeds())
+        yield self._stage("confirm", [NO_ATTACK, _ALONE, *self._finalists(ranked)], self._fresh_seeds())
 
     def ranking(self, stage: Stage) -> list[AttackResult]:
         """Return what the attacks of a stage cost, the worst first."""
@@ -191,8 +211,12 @@ class RedTeam:
         return dataclasses.replace(self.defence, steps=steps, evaluate_every=every, measure_every=max(1, steps // 10))
 
     def _attacked(self, spec: str, length: Config | None = None) -> Config:
-        """Return the configuration of one run; with `none`, that of the baseline."""
+        """Return the configuration of one run; with `none`, that of the baseline, and of the defence with `_ALONE`."""
         length = length or self._full()
+        if spec == _ALONE:
+            declared = self.defence.declared_byzantine
+            expected = self.defence.byzantine if declared is None else declared
+            return dataclasses.replace(length, attack=NO_ATTACK, byzantine=0, declared_byzantine=expected)
         if spec != NO_ATTACK:
             return dataclasses.replace(length, attack=spec)
         same = {name: getattr(length, name) for name in ("steps", "evaluate_every", "measure_every")}
@@ -219,31 +243,36 @@ class RedTeam:
         done = {fingerprint(run.config): run for run in load(self.out)} if self.out.is_dir() else {}
         found = []
         for spec in specs:
-            pairs = []
+            of_seeds = []
             for seed in seeds:
-                attacked, without = (
+                attacked, average, alone = (
                     done.get(fingerprint(dataclasses.replace(self._attacked(each, length), seed=seed)))
-                    for each in (spec, NO_ATTACK)
+                    for each in (spec, NO_ATTACK, _ALONE)
                 )
-                if attacked is not None and without is not None:
-                    pairs.append((seed, attacked, without))
-            if pairs:
-                found.append(self._result(spec, pairs))
+                if attacked is not None and average is not None:
+                    of_seeds.append(_RunsOfSeed(seed, attacked, average, alone))
+            if of_seeds:
+                found.append(self._result(spec, of_seeds))
         return sorted(found, key=lambda result: -result.cost)
 
-    def _result(self, spec: str, pairs: Sequence[tuple[int, RunResult, RunResult]]) -> AttackResult:
-        metric = pairs[0][1].metric
+    def _result(self, spec: str, of_seeds: Sequence[_RunsOfSeed]) -> AttackResult:
+        runs = tuple(each.attacked for each in of_seeds)
+        metric = runs[0].metric
         name = "best" if self.goal == "max" else "final_or_worst"
-        shares = [run.metrics["byzantine_share"].mean() for _, run, _ in pairs]
+        shares = [run.metrics["byzantine_share"].mean() for run in runs]
         known = [float(share) for share in shares if share == share]
+        alone = [metric.cost(getattr(each.average, name), getattr(each.alone, name)) for each in of_seeds if each.alone]
         return AttackResult(
             spec,
-            tuple(seed for seed, _, _ in pairs),
-            statistics.fmean(metric.cost(getattr(without, name), getattr(run, name)) for _, run, without in pairs),
-            metric.scale * statistics.fmean(run.best for _, run, _ in pairs),
-            metric.scale * statistics.fmean(run.final_or_worst for _, run, _ in pairs),
+            tuple(each.seed for each in of_seeds),
+            statistics.fmean(
+                metric.cost(getattr(each.average, name), getattr(each.attacked, name)) for each in of_seeds
+            ),
+            metric.scale * statistics.fmean(run.best for run in runs),
+            metric.scale * statistics.fmean(run.final_or_worst for run in runs),
             statistics.fmean(known) if known else None,
-            tuple(run for _, run, _ in pairs),
+            runs,
+            statistics.fmean(alone) if len(alone) == len(of_seeds) else None,
         )
 
     def _variants(self, worst: Sequence[str]) -> list[str]:

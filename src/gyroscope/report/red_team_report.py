@@ -32,7 +32,8 @@ pre {{ background: #f4f4f4; padding: .8rem; overflow-x: auto; }}
 <p>{text}</p>
 {figure}
 <div class="wide"><table>
-<tr><th>attack</th><th>{points} lost</th><th>{extreme}{unit}</th><th>final{unit}</th><th>liars' weight</th>
+<tr><th>attack</th><th>{points} lost</th><th>to the defence itself</th><th>to the attack</th>
+<th>{extreme}{unit}</th><th>final{unit}</th><th>liars' weight</th>
 <th>seeds</th></tr>
 {rows}</table></div>
 <p>This command runs the worst attack again:</p><pre>{command}</pre>
@@ -43,11 +44,18 @@ pre {{ background: #f4f4f4; padding: .8rem; overflow-x: auto; }}
 def write(team: RedTeam, ranking: Sequence[AttackResult]) -> Path:
     """Write redteam.csv and redteam.html into the search's folder; return the path of the page."""
     metric = ranking[0].metric
-    header = ("attack", "cost_points", "max_accuracy_percent", "final_accuracy_percent", "byzantine_share", "seeds")
+    header = ["attack", "cost_points", "max_accuracy_percent", "final_accuracy_percent", "byzantine_share", "seeds"]
     if metric != ACCURACY:
-        header = ("attack", "cost", f"best_{metric.name}", f"final_{metric.name}", "byzantine_share", "seeds")
+        header = ["attack", "cost", f"best_{metric.name}", f"final_{metric.name}", "byzantine_share", "seeds"]
+    header += [f"{whose}_{header[1]}" for whose in ("defence", "attack")]
     values = [
-        (*_numbers(result), "" if result.share is None else f"{result.share:.4f}", " ".join(map(str, result.seeds)))
+        [
+            result.attack,
+            *(_number(result, value) for value in (result.cost, result.best, result.final)),
+            "" if result.share is None else f"{result.share:.4f}",
+            " ".join(map(str, result.seeds)),
+            *(_number(result, value) for value in (result.defence_cost, result.attack_cost)),
+        ]
         for result in ranking
     ]
     write_csv(team.out / "redteam.csv", [header, *values])
@@ -56,9 +64,8 @@ def write(team: RedTeam, ranking: Sequence[AttackResult]) -> Path:
     return path
 
 
-def _numbers(result: AttackResult) -> tuple[str, ...]:
-    places = 2 if result.metric.percent else 4
-    return result.attack, *(f"{value:.{places}f}" for value in (result.cost, result.best, result.final))
+def _number(result: AttackResult, value: float | None) -> str:
+    return "" if value is None else f"{value:.{2 if result.metric.percent else 4}f}"
 
 
 def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
@@ -66,7 +73,10 @@ def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
     goal = "best" if team.goal == "max" else "final"
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in (
-            *_numbers(result), "-" if result.share is None else f"{result.share:.0%}", str(len(result.seeds))
+            result.attack,
+            *(_number(result, value) for value in (result.cost, result.defence_cost, result.attack_cost)),
+            *(_number(result, value) for value in (result.best, result.final)),
+            "-" if result.share is None else f"{result.share:.0%}", str(len(result.seeds))
         )) + "</tr>\n"
         for result in ranking
     )  # fmt: skip
@@ -75,8 +85,8 @@ def _page(team: RedTeam, ranking: Sequence[AttackResult]) -> str:
         text=html.escape(
             f"Task {config.task}, momentum at the {config.momentum} (mu {config.mu:g}, learning rate {config.lr}), "
             f"{config.steps} rounds; a budget of {team.budget:g} runs. What is lost is {goal} {metric.words} "
-            "against the unattacked average, with seeds that had no part in the search. What was not tried may cost "
-            "more."
+            "against the unattacked average, with seeds that had no part in the search: what the defence loses without "
+            "an attack, and what the attack takes from it besides. What was not tried may cost more."
         ),
         figure=_figure(ranking[:WORST]),
         rows=rows,
