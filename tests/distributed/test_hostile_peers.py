@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
+import ssl
 import time
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,9 @@ from gyroscope.distributed.server import refusals
 from gyroscope.distributed.server.connection import WorkerConnection
 from gyroscope.distributed.server.link_events import Answered, Joined, Lost, Refused, Rejected
 
+OPENSSL_WORDS = re.compile(r"_ssl\.c|SSL:|[A-Z]{3,}_[A-Z]")
+"""Constants and places in OpenSSL's source, as in [SSL: WRONG_VERSION_NUMBER] (_ssl.c:1006)."""
+
 
 @pytest.fixture
 def rig(tmp_path: Path) -> Iterator[Rig]:
@@ -80,7 +85,7 @@ def test_somebody_who_says_nothing_and_many_of_them(rig: Rig, monkeypatch: pytes
         rig.until(lambda: bool(rig.of(Joined, 2)))
     assert all(ended(peer) for peer in held)
     rig.refused("connections are being made")
-    rig.refused("SSL handshake is taking longer")
+    rig.refused("did not finish the handshake within 2 s")
     for peer in held:
         peer.close()
 
@@ -103,8 +108,16 @@ def test_a_slow_introduction(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.refused("said nothing")
 
 
-@pytest.mark.parametrize("who", ["nobody", "another authority", "an expired one", "the server's"])
-def test_certificates_that_do_not_count(rig: Rig, who: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("who", "says"),
+    [
+        ("nobody", "shows no certificate; a worker needs --cert"),
+        ("another authority", "another authority has signed; give it one of this server's authority"),
+        ("an expired one", "the peer's certificate has expired; give it a new one"),
+        ("the server's", "a certificate that is not a worker's"),
+    ],
+)
+def test_certificates_that_do_not_count(rig: Rig, who: str, says: str, tmp_path: Path) -> None:
     """They learn nothing: not even the offer."""
     certificate = {
         "nobody": lambda: None,
@@ -113,7 +126,9 @@ def test_certificates_that_do_not_count(rig: Rig, who: str, tmp_path: Path) -> N
         "the server's": lambda: rig.keys / "server.crt",
     }[who]()
     assert answer_to(rig.links.port, rig.keys, certificate) == b""
-    assert rig.refused("no TLS connection").who.startswith("127.0.0.1:")
+    refused = rig.refused("no TLS connection")
+    assert refused.who.startswith("127.0.0.1:") and says in refused.why
+    assert not OPENSSL_WORDS.search(refused.why)
     assert rig.links.refusals.counts["certificate"] == 1
     assert not rig.of(Joined, 2)
 
@@ -121,7 +136,66 @@ def test_certificates_that_do_not_count(rig: Rig, who: str, tmp_path: Path) -> N
 def test_plain_text_to_a_server_with_tls(rig: Rig) -> None:
     with Peer(rig.links.port, None) as peer, pytest.raises((LinkError, OSError)):
         peer.hello(2)
-    rig.refused("no TLS connection")
+    assert "does not speak TLS" in rig.refused("no TLS connection").why
+
+
+def talk_to(port: int, content: bytes) -> None:
+    with plain(port) as peer:
+        peer.sendall(content)
+        assert ended(peer)
+
+
+def shake_hands(port: int, authority: Path, name: str = "127.0.0.1", newest: ssl.TLSVersion | None = None) -> None:
+    """Begin a handshake as a worker that trusts this authority and calls the server by this name."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(authority)
+    if newest:
+        context.maximum_version = newest
+    with contextlib.suppress(OSError), plain(port) as bare, context.wrap_socket(bare, server_hostname=name):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("happens", "says"),
+    [
+        (lambda port, rig: talk_to(port, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), "does not speak TLS"),
+        (lambda port, rig: talk_to(port, b"CONNECT example:443 HTTP/1.0\r\n\r\n"), "does not speak TLS"),
+        (lambda port, rig: talk_to(port, b"SSH-2.0-OpenSSH_9.6\r\n"), "does not speak TLS"),
+        (lambda port, rig: plain(port).close(), "the peer hung up during the handshake"),
+        (
+            lambda port, rig: shake_hands(port, rig.keys / "ca.crt", newest=ssl.TLSVersion.TLSv1_2),
+            "the peer offers no TLS 1.3",
+        ),
+        (
+            lambda port, rig: shake_hands(port, certificate_of_another_authority(rig.keys / "x").with_name("ca.crt")),
+            "copy this server's ca.crt to it",
+        ),
+        (
+            lambda port, rig: shake_hands(port, rig.keys / "ca.crt", name="elsewhere.example"),
+            "gyroscope keys init --host",
+        ),
+    ],
+    ids=["http", "proxy", "ssh", "hangs up", "TLS 1.2", "another ca.crt", "another name"],
+)
+def test_why_a_handshake_failed_is_a_sentence_with_a_remedy(
+    rig: Rig, happens: Callable[[int, Rig], None], says: str
+) -> None:
+    happens(rig.links.port, rig)
+    refused = rig.refused("no TLS connection: ")
+    assert says in refused.why and not OPENSSL_WORDS.search(refused.why)
+
+
+def test_openssl_s_words_stay_where_there_are_no_better_ones(rig: Rig) -> None:
+    talk_to(rig.links.port, b"\x16\x03\x01\x02\x00" + b"\x99" * 600)  # looks like TLS, and is none
+    why = rig.refused("no TLS connection: the handshake failed [").why
+    assert why.endswith("]") and OPENSSL_WORDS.search(why)
+
+
+def test_no_handshake_in_time(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links_module, "_INTRODUCTION_SECONDS", 0.5)
+    with plain(rig.links.port) as peer:
+        assert ended(peer)
+    assert rig.refused("no TLS").why == "no TLS connection: the peer did not finish the handshake within 0.5 s"
 
 
 # -- workers that are what they say, and lie ---------------------------------------------------------------------------

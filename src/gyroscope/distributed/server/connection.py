@@ -26,6 +26,7 @@ from gyroscope.distributed.protocol import (
     MalformedMessageError,
     text_message,
 )
+from gyroscope.distributed.server.handshake_failures import explain_end
 
 GREETING, PREPARING, LINKED, LEAVING, CLOSED = "greeting", "preparing", "linked", "leaving", "closed"
 """The states of a connection: before its HELLO, before its READY, while it takes part in rounds, once this side has
@@ -116,7 +117,7 @@ class WorkerConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, problem: Exception | None) -> None:
         if self.state != CLOSED:
-            self._why = self._why or (shortened(problem) if problem else "the worker closed the connection")
+            self._why = self._why or explain_end(problem)
         self.state = CLOSED
         self.settled.set()
         self._outbox.clear()

@@ -13,7 +13,6 @@ import contextlib
 import queue
 import secrets
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -43,6 +42,7 @@ from gyroscope.distributed.protocol import (
     text_message,
 )
 from gyroscope.distributed.server.connection import CLOSED, GREETING, LEAVING, LINKED, PREPARING, WorkerConnection
+from gyroscope.distributed.server.handshake_failures import explain
 from gyroscope.distributed.server.link_events import Answered, Joined, LinkEvent, Lost, Rejected
 from gyroscope.distributed.server.monitor import Link
 from gyroscope.distributed.server.refusals import Reason, Refusals
@@ -256,7 +256,7 @@ class Links:
         except OSError as problem:
             # It has come through functions of asyncio that know it, and the connection: see `connection_lost`.
             problem.__traceback__ = None
-            self._turn_away(connection, *_why(problem))
+            self._turn_away(connection, *explain(problem, handshake))
 
     def _turn_away(self, connection: WorkerConnection, reason: Reason, why: str) -> None:
         """Report a stranger, and end its connection; asyncio ends one that did not come about."""
@@ -381,16 +381,6 @@ class Links:
             await asyncio.sleep(0.01)
         for connection in list(self.linked.values()):
             connection.close("the server ends")
-
-
-def _why(problem: OSError) -> tuple[Reason, str]:
-    """Return why a connection did not come about: in a word, and for people."""
-    if isinstance(problem, ssl.SSLError):
-        said = getattr(problem, "verify_message", "") or problem.reason or shortened(problem)
-        return "certificate" if "CERTIFICATE" in str(problem.reason) else "handshake", f"no TLS connection: {said}"
-    if isinstance(problem, ConnectionAbortedError):
-        return "silence", shortened(problem)
-    return "handshake", f"no connection: {shortened(problem)}"
 
 
 def _prepare(connected: socket.socket, patience: float) -> None:
