@@ -15,7 +15,7 @@ import pytest
 from interrupting import heed_interrupts
 
 from gyroscope.cli import main
-from gyroscope.experiments import grid, pool, results, scheduler, slurm
+from gyroscope.experiments import estimate, grid, pool, results, scheduler, slurm
 from gyroscope.runs import run_dir
 
 TABLES = (run_dir.METRICS, run_dir.EVALUATIONS, run_dir.WEIGHTS, run_dir.MODEL)
@@ -232,6 +232,22 @@ def test_a_dry_run_lists_and_estimates_and_writes_nothing(tmp_path: Path, capsys
     said = capsys.readouterr().out
     assert "seed_1" in said and "0 of 2 runs are complete, 2 are left" in said and "MB of disk" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_an_estimate_counts_starts_and_never_promises_less_than_the_longest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = estimate._Cost(start=2.0, round=0.1, evaluation=3.0, parameters=10**6)
+    monkeypatch.setattr(estimate, "_measure", lambda config, task: cost)
+    monkeypatch.setattr(estimate, "_start_of_a_process", lambda: 5.0)
+    jobs = scheduler.plan(grid.expand({"steps": 40, "evaluate_every": 10}, {"seed": [1, 2, 3]}), tmp_path).jobs
+    one = 2 + 40 * 0.1 + 5 * 3  # it is evaluated before the first step, too
+    expected = {1: 5 + 3 * one, 2: 5 + 1.5 * one, 8: 5 + one}
+    assert {n: estimate.estimate(jobs, n).seconds for n in expected} == pytest.approx(expected)
+
+
+def test_the_start_of_a_process_takes_time() -> None:
+    assert 0.1 < estimate._start_of_a_process() < 60
 
 
 def test_a_place_that_cannot_be_written_to_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gyroscope.experiments.pool import Job
 from gyroscope.runs.config import ResolvedConfig
@@ -31,27 +34,43 @@ class Estimate:
 def estimate(
     jobs: Sequence[Job], processes: int, advance: Callable[[str, int, int], None] = lambda *_: None
 ) -> Estimate:
-    """Time a few rounds and one evaluation per kind of run; compute the disk from the sizes of tables and model.
+    """Time a process's start, and a few rounds and one evaluation per kind of run; compute the disk from sizes.
 
     Kinds differ by task, rule and number of Byzantine workers; the rest hardly changes what a round costs.
 
     Args:
+        jobs: What is to be run.
+        processes: How many run at a time. Each starts once, and makes many runs.
         advance: Called before each kind with what is timed, how many are done and how many there are.
     """
     configs = [job.config.resolve() for job in jobs]
     loaded, missing = _load(configs)
     configs = [config for config in configs if config.task in loaded]
     kinds = {_kind(config): config for config in configs}
-    costs: dict[tuple[str, str, int], tuple[float, float, int]] = {}
+    costs: dict[tuple[str, str, int], _Cost] = {}
     for kind, config in kinds.items():
         advance(f"timing {config.rule}", len(costs), len(kinds))
         costs[kind] = _measure(config, loaded[config.task])
-    seconds = megabytes = 0.0
+    if not configs:
+        return Estimate(0.0, 0.0, 0, missing)
+    seconds, megabytes = [], 0.0
     for config in configs:
-        per_round, per_evaluation, parameters = costs[_kind(config)]
-        seconds += config.steps * per_round + config.steps / config.evaluate_every * per_evaluation
-        megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * parameters) / 1e6
-    return Estimate(seconds / processes, megabytes, len(costs), missing)
+        cost = costs[_kind(config)]
+        evaluations = config.steps / config.evaluate_every + 1
+        seconds.append(cost.start + config.steps * cost.round + evaluations * cost.evaluation)
+        megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * cost.parameters) / 1e6
+    advance("timing the start of a process", len(costs), len(kinds))
+    # However many processes there are, none takes less than the longest run.
+    return Estimate(_start_of_a_process() + max(sum(seconds) / processes, *seconds), megabytes, len(costs), missing)
+
+
+class _Cost(NamedTuple):
+    """Seconds of a run's start, of one round and of one evaluation; the number of parameters."""
+
+    start: float
+    round: float
+    evaluation: float
+    parameters: int
 
 
 def _load(configs: Sequence[ResolvedConfig]) -> tuple[dict[str, Task], tuple[str, ...]]:
@@ -71,19 +90,28 @@ def _kind(config: ResolvedConfig) -> tuple[str, str, int]:
     return config.task, config.rule, config.byzantine
 
 
-def _measure(config: ResolvedConfig, task: Task) -> tuple[float, float, int]:
-    """Return (seconds per round, seconds per evaluation, number of parameters)."""
+def _measure(config: ResolvedConfig, task: Task) -> _Cost:
     from gyroscope.runs.variants import run_class
     from gyroscope.simulation.evaluation import evaluate
 
+    before = time.perf_counter()
     run = run_class(config)(config, task)
-    run.play_round()  # the first one warms up
     started = time.perf_counter()
+    run.play_round()  # the first one warms up
+    warm = time.perf_counter()
     for _ in range(ROUNDS):
         run.play_round()
     rounds = time.perf_counter()
     evaluate(run.model, run.test)
-    return (rounds - started) / ROUNDS, time.perf_counter() - rounds, run.parameters.numel()
+    evaluation = time.perf_counter() - rounds
+    return _Cost(started - before, (rounds - warm) / ROUNDS, evaluation, run.parameters.numel())
+
+
+def _start_of_a_process() -> float:
+    """Return how long the pool's processes take until they can begin with a run."""
+    before = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import gyroscope.runs.training"], check=True)
+    return time.perf_counter() - before
 
 
 def duration(seconds: float) -> str:
