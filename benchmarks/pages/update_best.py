@@ -36,7 +36,7 @@ def main(folder: Path, *options: str) -> int:
         code = gyroscope(["sweep", str(GRIDS / f"{study}.toml"), "--out", str(folder / study), *options])
         if code != 0:
             return code
-    publish(*(results.group(results.load(folder / study)) for study in STUDIES))
+    publish(*(results.group(markers.runs_in(folder / study)) for study in STUDIES))
     return 0
 
 

@@ -171,7 +171,7 @@ def main(folder: Path, *options: str) -> int:
 def read(folder: Path, study: str) -> list[SetupResult]:
     """Return the runs of a study, and no others that its folder may hold."""
     wanted = {grid.fingerprint(setup.config) for setup in grid.read(STUDIES[study])}
-    return results.group(run for run in results.load(folder / study) if grid.fingerprint(run.config) in wanted)
+    return results.group(run for run in markers.runs_in(folder / study) if grid.fingerprint(run.config) in wanted)
 
 
 def red_team_folder(folder: Path, shards: str, placement: str, rule: str) -> Path:

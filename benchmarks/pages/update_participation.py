@@ -53,7 +53,7 @@ def main(folder: Path, *options: str) -> int:
     if code != 0:
         return code
     wanted = {grid.fingerprint(setup.config) for setup in grid.read(path)}
-    runs = [run for run in results.load(folder) if grid.fingerprint(run.config) in wanted]
+    runs = [run for run in markers.runs_in(folder) if grid.fingerprint(run.config) in wanted]
     setups = {key(setup.config): setup for setup in results.group(runs)}
     markers.replace(PAGE, {"best": table(setups, "max_accuracy"), "final": table(setups, "final_accuracy")})
     return 0

@@ -106,7 +106,7 @@ def main(folder: Path, *options: str) -> int:
             if code != 0:
                 return code
         wanted = {grid.fingerprint(setup.config) for setup in grid.read(path)}
-        runs = [run for run in results.load(folder) if grid.fingerprint(run.config) in wanted]
+        runs = [run for run in markers.runs_in(folder) if grid.fingerprint(run.config) in wanted]
         publish(Study(results.group(runs), len(wanted)))
     return 0
 

@@ -38,7 +38,7 @@ def main(folder: Path, *options: str) -> int:
     code = gyroscope(["sweep", str(GRIDS / "servers.toml"), "--out", str(folder), *options])
     if code != 0:
         return code
-    publish(results.group(results.load(folder)))
+    publish(results.group(markers.runs_in(folder)))
     return 0
 
 

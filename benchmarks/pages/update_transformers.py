@@ -51,7 +51,7 @@ def main(folder: Path, *options: str) -> int:
     code = gyroscope(["sweep", str(GRIDS / "transformers.toml"), "--out", str(folder), *options])
     if code != 0:
         return code
-    publish({Kind.of(setup.config): setup for setup in results.group(results.load(folder))})
+    publish({Kind.of(setup.config): setup for setup in results.group(markers.runs_in(folder))})
     return 0
 
 

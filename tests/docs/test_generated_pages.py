@@ -21,6 +21,7 @@ from benchmarks.pages import (
     update_distributed,
     update_leaderboard,
     update_performance,
+    update_reproduction,
     update_resilience_map,
     update_row_formats,
     update_scaling,
@@ -28,6 +29,16 @@ from benchmarks.pages import (
 from gyroscope.cli import main
 
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def test_a_page_is_not_made_of_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markers, "replace", lambda *_: pytest.fail("the page would be written"))
+    with pytest.raises(SystemExit, match="there is no run in"):
+        update_reproduction.main(tmp_path)
+
+
+def test_help_names_pages_by_their_titles_because_a_wheel_has_no_docs() -> None:
+    assert re.findall(r"docs/\S+\.md", page("reference/command-line.md")) == []
 
 
 def page(name: str) -> str:
