@@ -27,7 +27,8 @@ def add(commands: Any) -> None:
     command = commands.add_parser(
         "flower",
         help="a Flower app whose server applies a rule to what the nodes send",
-        description="Training over Flower's network with a rule, f of the nodes Byzantine: see docs/flower.md.",
+        description="Training over Flower's network with a rule, f of the nodes Byzantine. The page Gyroscope in "
+        "Flower of the documentation explains it.",
     )
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     new = actions.add_parser(

@@ -41,7 +41,7 @@ examples:
   after a crash or a kill (workers wait for the server, and continue by themselves):
     gyroscope serve --resume runs/a
 
-  under systemd or the like, which starts the same command again (docs/deploy.md):
+  under systemd or the like, which starts the same command again (documentation: Deploying a server for strangers):
     gyroscope serve --config run.toml --out runs/a --continue --status-port 29518 --log-events
 
 {_TRUST}
@@ -61,7 +61,7 @@ ones, as `gyroscope train` does. The numbers are the same.
 
 _ROW_FORMATS = """\
 how workers send rows: full; float16 or bfloat16, half the bytes; top-k:share=0.1, a tenth of the values, which costs
-accuracy and suits few rules: see docs/server.md"""
+accuracy and suits few rules: documentation: A parameter server with worker processes"""
 _OF_THE_OPERATOR = ("trust_network", "status_port", "quarantine")
 
 

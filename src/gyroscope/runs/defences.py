@@ -23,7 +23,8 @@ class Defence(NamedTuple):
 DEFENCES: dict[str, Defence] = {
     "best": Defence(
         "best",
-        "lost least to the red team where workers have common data (docs/leaderboard.md); not for unequal data",
+        "lost least to the red team where workers have common data; not for unequal data (documentation: The "
+        "leaderboard)",
         {"rule": "caf-history", "momentum": "workers", "horizon": 2.0},
     ),
     "none": Defence(

@@ -46,7 +46,8 @@ class AdaptiveConfig(Config):
     adapt: str = option(
         "none",
         HOW,
-        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... (see docs/beyond/adapting.md)",
+        "what follows the trajectory's curvature: none, mu, lr, safe-lr, mu+lr, ... "
+        "(documentation: A momentum factor and a learning rate that adapt)",
         metavar="WHAT",
     )
 

@@ -38,8 +38,8 @@ examples:
     gyroscope async --stragglers 0.1 --dampening exponential:alpha=0.02 --momentum server --out runs/stale
 
 A run directory holds what `gyroscope train` writes, and arrivals.csv with a line for every gradient. metrics.csv has
-columns of its own (docs/beyond/asynchronous.md). The same configuration and seed give the same bits. An interrupted run
-cannot be resumed, and `gyroscope report` does not read these directories.
+columns of its own (documentation: Asynchronous training). The same configuration and seed give the same bits. An
+interrupted run cannot be resumed, and `gyroscope report` does not read these directories.
 
 """
 

@@ -36,7 +36,10 @@ class ReplicatedConfig(Config):
     }
 
     servers: int = option(
-        1, _SERVERS, "how many hold the model, the Byzantine ones included (see docs/beyond/servers.md)", metavar="N"
+        1,
+        _SERVERS,
+        "how many hold the model, the Byzantine ones included (documentation: Byzantine servers)",
+        metavar="N",
     )
     byzantine_servers: int = option(0, _SERVERS, "how many of them really are Byzantine", metavar="F")
     declared_byzantine_servers: int | None = option(
