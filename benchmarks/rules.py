@@ -12,8 +12,8 @@ from benchmarks import floors, other_libraries
 from benchmarks.results import Line, ratio_line
 from benchmarks.timing import OnStart, Passes, Timed, in_turn
 from gyroscope import rules
+from gyroscope._linalg import memory
 from gyroscope._linalg.distances import squared_distances
-from gyroscope._linalg.memory import keep_freed_memory
 
 SMALL, LARGE = (51, 79_510), (25, 1_310_922)
 """Workers and parameters of the paper's two tasks."""
@@ -62,8 +62,8 @@ SIBLINGS = {
 def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = None) -> list[Line]:
     """Measure every rule at one size."""
     n = shape[0]
-    rows = torch.randn(shape, generator=torch.Generator().manual_seed(n))
-    keep_freed_memory()  # as a run and a server do
+    memory.keep_freed_memory()  # as a run and a server do
+    rows = drawn(shape)
     passes = in_turn(things(rows, BYZANTINE[n]), budget, on_start=on_start)
     lines = [_line(passes, name, MEAN, shape) for name in rules.RULES if name in passes.seconds]
     for name, others in SIBLINGS.items():
@@ -73,15 +73,26 @@ def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = No
     return lines + [_line(passes, name, MEAN, shape) for name in theirs]
 
 
+def drawn(shape: tuple[int, int]) -> Tensor:
+    """Return random rows, in memory as a run and a server allocate it."""
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(shape[0]))
+    return memory.table(*shape, like=drawn).copy_(drawn)
+
+
+def far() -> Tensor:
+    """Return the matrix whose plain read is the measure of all passes, in memory like that of the rows."""
+    return memory.prefer_large_pages(torch.empty(FAR)).fill_(1.0)
+
+
 def things(rows: Tensor, f: int) -> dict[str, Timed]:
     """Return what is measured, by name."""
     n = rows.shape[0]
-    memory = torch.ones(FAR)
+    plain = far()
     found: dict[str, Timed] = {
         MEAN: lambda: rows.mean(dim=0),
         MEDIAN: lambda: rows.median(dim=0),
         GRAM: lambda: rows @ rows.T,
-        floors.READ: lambda: memory.sum(),
+        floors.READ: lambda: plain.sum(),
         "a plain read of the rows": lambda: rows.sum(),
         floors.TABLE: lambda: squared_distances(rows),
     }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -13,10 +15,12 @@ from strategies import RULE_SPECS, normal
 from torch import Tensor
 
 from gyroscope._linalg.moments import CachedMoments
-from gyroscope.attacks import Attack, AttackContext, Empire, EmpireStrict, Little
-from gyroscope.attacks.directed import best_factor, search_factor
+from gyroscope.attacks import Attack, AttackContext, Empire, EmpireStrict, Little, _compressed_rule
+from gyroscope.attacks._line import weights_by_distances
+from gyroscope.attacks.directed import best_factor, distance, search_factor
+from gyroscope.attacks.empire_strict import opposition
 from gyroscope.momentum import PLACEMENTS
-from gyroscope.rules import RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
+from gyroscope.rules import NNM, RULES, Aggregate, Average, ContextualRule, Krum, Rule, RuleContext, RuleState, parse
 from gyroscope.runs.config import Config
 from gyroscope.runs.training import Run
 from gyroscope.simulation.round import play_round
@@ -95,6 +99,63 @@ def test_the_search_takes_at_most_111_calls() -> None:
     assert calls == 111
     search_factor(damage, near=1.5)
     assert calls == 111 + 29
+
+
+def harm_along(
+    honest: Tensor, origin: Tensor, direction: Tensor, f: int, rule: Rule, measure: Callable[[Tensor], Tensor]
+) -> Callable[[float], float]:
+    """Return the damage of f rows origin + factor * direction as a function of the factor: the plain search's."""
+
+    def harm(factor: float) -> float:
+        sent = torch.add(origin, direction, alpha=factor).expand(f, -1)
+        return float(measure(rule(torch.cat([honest, sent]), f).vector))
+
+    return harm
+
+
+BY_DISTANCES = ["krum", "krum:m=1", "krum:squared=true", "krum:m=n-f,neighbours=n-f-1", "mda", "monna", "nnm+mda"]
+
+
+@pytest.mark.parametrize("spec", BY_DISTANCES)
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_the_search_by_distances_chooses_the_factor_of_the_plain_search(
+    spec: str, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of few values, which the search would try as they are, let both be compared often; no rule is called."""
+    monkeypatch.setattr(_compressed_rule, "COLUMNS", 0)
+    monkeypatch.setattr(_compressed_rule.CompressedRule, "__call__", None)
+    rule, dtypes = parse(spec), (torch.float32, torch.float64)
+    for (f, more, d), dtype, offset in itertools.product([(1, 0, 3), (2, 2, 40), (4, 3, 200)], dtypes, [0.0, 2.0]):
+        h = rule.min_workers(f) + more - f
+        honest = ((normal(h, d, seed=d) + offset) * scale).to(dtype)
+        mean, deviation = Little().aim(CachedMoments(honest))
+        for origin, direction, measure in [
+            (mean, deviation, distance), (mean, -mean, distance), (mean + deviation, -mean, distance),
+            (torch.zeros_like(mean), -mean, opposition),
+        ]:  # fmt: skip
+            found = best_factor(honest, origin, direction, f, context_of(rule, f), mean=mean, measure=measure)
+            harm = harm_along(honest, origin, direction, f, rule, functools.partial(measure, right=mean))
+            assert found == search_factor(harm), (f, d, dtype, offset)
+
+
+def test_huge_rows_and_rows_with_nan_are_searched_all_the_same() -> None:
+    """Their inner products are not finite, so the search looks at columns."""
+    huge = (normal(9, 5000, seed=1) + 0.1) * 1e200
+    assert factor_of("little", huge.double(), 2, Krum()) > 0
+    lost = normal(9, 5000, seed=1, dtype=torch.float32)
+    lost[3, 7] = torch.nan
+    assert factor_of("little", lost, 2, Krum()) > 0
+
+
+def test_a_rule_that_makes_something_else_of_its_choice_is_not_searched_by_distances() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Halved(Krum):
+        def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
+            return Aggregate(super().combine(rows, f, table).vector / 2, None)
+
+    assert weights_by_distances(Krum()) and weights_by_distances(parse("nnm+krum"))
+    for rule in (Halved(), NNM() >> Halved(), parse("bulyan"), parse("nnm+median"), None):
+        assert weights_by_distances(rule) is None
 
 
 @pytest.mark.slow

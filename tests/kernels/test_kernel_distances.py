@@ -10,7 +10,7 @@ from kernel_inputs import close, fill, plain, rows, same
 from torch import Tensor
 
 from gyroscope._linalg._kernels import pairwise
-from gyroscope._linalg.distances import squared_distances
+from gyroscope._linalg.distances import squared_distances, squared_distances_by_parts, unit_distances_by_parts
 
 
 def distances(matrix: Tensor) -> Tensor:
@@ -92,3 +92,49 @@ def test_two_groups_of_copies_and_a_hair_between_them() -> None:
     matrix[4:] = matrix[0]
     matrix[4:, 7] = 1e-29
     assert close(distances(matrix), oracle(matrix))
+
+
+@given(rows, st.integers(1, 5), st.booleans())
+@settings(deadline=None, max_examples=100)
+def test_parts_of_the_columns(matrix: Tensor, parts: int, copies: bool) -> None:
+    matrix = matrix.repeat(1, parts).roll(1, dims=1) if parts > 1 else matrix
+    if copies:
+        matrix = torch.cat([matrix, matrix[-1:], matrix[-1:]])
+    tables = squared_distances_by_parts(matrix, parts)
+    assert len(tables) == parts
+    for table, part in zip(tables, matrix.chunk(parts, dim=1), strict=True):
+        assert close(table.sqrt(), plain(squared_distances, part).sqrt())
+
+
+def test_long_parts() -> None:
+    matrix = fill(6, 5 * 2051, 1, "normal", torch.float32)
+    for table, part in zip(squared_distances_by_parts(matrix, 5), matrix.chunk(5, dim=1), strict=True):
+        assert close(table.sqrt(), oracle(part))
+
+
+@given(rows, st.integers(1, 4), st.booleans(), st.sampled_from(["", "zeros", "lost", "copies"]), st.integers(0, 1000))
+@settings(deadline=None, max_examples=150)
+def test_scaled_differences_from_an_origin(matrix: Tensor, parts: int, shifted: bool, kind: str, seed: int) -> None:
+    matrix = matrix.repeat(1, parts)
+    if kind == "copies":
+        matrix = torch.cat([matrix, matrix[-1:], matrix[-1:]])
+    n, d = matrix.shape
+    generator = torch.Generator().manual_seed(seed)
+    factors = torch.rand(parts, n, generator=generator, dtype=torch.float64) + 0.1
+    if kind == "copies":
+        factors[:, -3:] = factors[:, -1:]
+    if kind in ("zeros", "lost"):
+        factors[torch.rand(parts, n, generator=generator) < 0.3] = 0.0 if kind == "zeros" else torch.nan
+    origin = torch.randn(d, generator=generator).to(matrix.dtype) if shifted else None
+    tables = unit_distances_by_parts(matrix, factors, matrix.dtype, origin)
+    for table, expected in zip(
+        tables, plain(unit_distances_by_parts, matrix, factors, matrix.dtype, origin), strict=True
+    ):
+        assert close(table.sqrt(), expected.sqrt())
+
+
+def test_scaled_rows_of_many_blocks() -> None:
+    matrix = fill(5, 5001, 1, "normal", torch.float32)
+    factors = torch.rand(1, 5, dtype=torch.float64)
+    (table,) = unit_distances_by_parts(matrix, factors, torch.float32, matrix[0])
+    assert close(table.sqrt(), oracle((matrix.double() - matrix[0].double()) * factors.T))

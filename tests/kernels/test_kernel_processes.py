@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +20,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gyroscope._linalg import _kernels
-from gyroscope._linalg._kernels import pairwise, selections, sums, threads
+from gyroscope._linalg._kernels import pairwise, row_updates, selections, sums, threads
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "median": selections.median,
     "mean_around_median": lambda matrix: selections.mean_around_median(matrix, 5),
     "squared_distances": pairwise.squared_distances,
+    "by_parts": lambda matrix: torch.stack(pairwise.squared_distances_by_parts(matrix[:, :60_000], 5)),
+    "scaled_distances": lambda matrix: pairwise.scaled_distances(matrix, matrix[:, :1].T.double())[0],
+    "mixed_distances": lambda matrix: pairwise.mixed_distances(
+        pairwise.squared_distances(matrix.T[:64].contiguous()), matrix.double().abs()[:, : 64 * 5].reshape(-1, 64)
+    ),
+    "gathered": lambda matrix: row_updates.finite_and_gathered(matrix, [torch.arange(0, 60_001, 3)])[1],
     "moments": lambda matrix: sums.moments(matrix).mean,
     "squares": lambda matrix: torch.tensor(sums.moments(matrix).squares, dtype=torch.float64),
     "products": lambda matrix: torch.tensor(sums.products(list(matrix)).dots, dtype=torch.float64),
@@ -183,6 +190,25 @@ def test_where_nothing_can_be_kept_it_still_compiles() -> None:
     scope: dict[str, Callable[[int], int]] = {}
     exec("def double(x): return 2 * x", scope)  # numba finds no file, hence no folder to keep it in
     assert build.kernel(scope["double"])(21) == 42
+
+
+def test_machine_code_is_made_of_whole_kernels_only() -> None:
+    import numba
+
+    from gyroscope._linalg._kernels.compiled import build
+
+    scope: dict[str, Any] = {}
+    exec("def inner(x): return x + 1\ndef outer(x): return 2 * inner(x)\ndef other(x): return 3 * inner(x)", scope)
+    scope["inner"], outer = build.helper(scope["inner"]), build.kernel(scope["outer"])
+    assert outer(20) == 42
+    (part,), (whole,) = scope["inner"].overloads.values(), outer.overloads.values()
+    engine = whole.codegen._engine
+    assert engine.is_symbol_defined(whole.fndesc.llvm_func_name)
+    assert not engine.is_symbol_defined(part.fndesc.llvm_func_name)
+    assert numba.njit(scope["other"])(13) == 42  # what is compiled later, by others, can call it too
+    assert type(whole.codegen.create_library("another")) is type(whole.codegen)._library_class
+    assert part.library.get_pointer_to_function("no such function") == 0
+    assert part.library.get_pointer_to_function(part.fndesc.llvm_func_name) != 0
 
 
 @pytest.mark.slow

@@ -65,6 +65,8 @@ def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, 
     generator = torch.Generator().manual_seed(seed)
     shares = torch.rand(size, n, generator=generator, dtype=torch.float64)
     shares *= torch.rand(size, n, generator=generator) < 0.7
+    alike = torch.rand(n, generator=generator) < seed % 4 / 3  # none, some or all have the same share in all mixtures
+    shares[:, alike] = shares[0, alike]
     unused = torch.rand(n, generator=generator) < 0.3  # these may hold anything; the others are finite
     shares[:, unused] = 0
     used = ~unused.unsqueeze(1)

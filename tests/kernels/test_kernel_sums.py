@@ -16,6 +16,8 @@ from torch import Tensor
 from gyroscope._linalg import moments
 from gyroscope._linalg._kernels import row_updates, sums
 from gyroscope._linalg.matrix import (
+    finite_and_gathered,
+    finite_rows,
     scaled,
     shift_and_clip,
     squared_lengths,
@@ -29,6 +31,31 @@ from gyroscope._linalg.matrix import (
 def test_gathered(matrix: Tensor, count: int, seed: int) -> None:
     places = torch.randint(matrix.shape[1], (count,), generator=torch.Generator().manual_seed(seed))
     assert same(row_updates.gathered(matrix, places), matrix[:, places])
+
+
+@given(rows, st.lists(st.integers(0, 400), max_size=4), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=100)
+def test_finite_rows_and_their_values_at_some_places(matrix: Tensor, counts: list[int], seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    draws = [torch.randint(matrix.shape[1], (count,), generator=generator).sort().values for count in counts]
+    finite = matrix.isfinite().all(dim=1)
+    assert torch.equal(finite_rows(matrix), finite) and torch.equal(plain(finite_rows, matrix), finite)
+    if draws:
+        for found in (finite_and_gathered(matrix, draws), plain(finite_and_gathered, matrix, draws)):
+            assert torch.equal(found[0], finite) and same(found[1], matrix[:, torch.cat(draws)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_value_of_many_is_not_finite(dtype: torch.dtype) -> None:
+    matrix = torch.full((9, 60_001), 3e38, dtype=dtype)
+    for row, (column, value) in enumerate(
+        [(0, torch.nan), (60_000, torch.inf), (31_007, -torch.inf), (59_999, torch.nan)]
+    ):
+        matrix[2 * row, column] = value
+    draws = [torch.arange(0, 60_001, 7), torch.tensor([59_999, 60_000])]
+    finite, values = finite_and_gathered(matrix, draws)
+    assert finite.tolist() == [row % 2 == 1 or row == 8 for row in range(9)]
+    assert same(values, matrix[:, torch.cat(draws)])
 
 
 @given(rows, st.sampled_from((0.0, 1e4)))
@@ -142,6 +169,12 @@ def test_lengths_and_products(matrix: Tensor, from_origin: bool) -> None:
     assert close(lengths, expected_lengths, 1e-12)
     known = matrix.isfinite().all(dim=1)
     sizes = matrix.double().abs() @ origin.double().abs()
+    other = matrix[-1].nan_to_num(0.5).clamp(-1e30, 1e30)
+    away, along = squared_lengths_and_products(matrix, origin, other)
+    assert torch.equal(away.isfinite(), known) and close(away, squared_lengths(matrix, other), 1e-12)
+    reach = (matrix.double() - other.double()).abs() @ origin.double().abs()
+    exact = plain(squared_lengths_and_products, matrix, origin, other)[1]
+    assert bool(((along - exact).abs() <= 1e-13 * reach)[known].all())
     assert not products[~known].isfinite().any() and not expected[~known].isfinite().any()
     assert bool(((products - expected).abs() <= 1e-13 * sizes)[known].all())
 
@@ -213,3 +246,13 @@ def test_clipping_what_is_not_finite(function: Callable[..., None]) -> None:
     function(matrix, None, 1.0)
     assert matrix[:2].isnan().all(), "any value tells that a row is not finite"
     assert matrix[2].norm() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("d", [8191, 8192, 8193, 20_005])
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_weighted_sum_of_rows_longer_than_a_run(d: int, count: int) -> None:
+    matrix, factors = torch.randn(count, d), torch.rand(count)
+    origin = torch.randn(d)
+    wanted = (factors.double() @ matrix.double()) / 3 + 0.25 * origin.double()
+    got = weighted_sum(matrix, factors, 3.0, origin, 0.25)
+    torch.testing.assert_close(got, wanted.float(), rtol=1e-6, atol=1e-7)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gyroscope._linalg import _kernels
 from gyroscope._linalg._kernels import spectra, subsets
 from gyroscope._linalg.distances import mixed_distances
+from gyroscope._linalg.spectrum import scatters, top_spread
 from gyroscope.rules import mda
 
 
@@ -92,6 +93,77 @@ def test_distances_between_mixed_rows(n: int, m: int, seed: int, kind: str) -> N
     with _kernels.switched_off():
         expected = mixed_distances(table, shares)
     assert torch.allclose(mixed_distances(table, shares), expected, rtol=1e-9, atol=1e-9)
+
+
+@given(st.integers(2, 45), st.integers(1, 20), st.integers(0, 10_000), st.floats(0, 280))
+def test_what_is_near_stays_near_whatever_is_far(n: int, changes: int, seed: int, far: float) -> None:
+    """Mixed rows that share all but a few rows, one of them extremely far from all others."""
+    random = np.random.default_rng(seed)
+    table = distances(n + 1, seed, "any")
+    table[n, :n] = table[:n, n] = 10.0**far
+    shares = np.full((4, n + 1), 1.0)
+    for line in shares[1:]:
+        line[random.integers(0, n, min(changes, n - 1))] = 0.0
+    shares[:, :n] *= (0.9 / shares[:, :n].sum(axis=1))[:, None]
+    shares[:, n] = 0.1
+    found = mixed_distances(torch.from_numpy(table), torch.from_numpy(shares)).numpy()
+    for i, j in np.ndindex(4, 4):
+        weights = (shares[i] - shares[j])[:n]
+        assert found[i, j] == pytest.approx(-weights @ table[:n, :n] @ weights / 2, rel=1e-9, abs=1e-9)
+
+
+SCALES = st.sampled_from([-320, -300, -30, 0, 30, 290, 304])
+
+
+@given(st.integers(1, 60), st.integers(0, 10_000), st.sampled_from(["any", "plane", "ties", "copies", "lost"]), SCALES)
+def test_the_spread_of_some_rows(n: int, seed: int, kind: str, scale: int) -> None:
+    random = np.random.default_rng(seed)
+    table = distances(n, seed, kind) * 10.0**scale
+    among = np.flatnonzero(np.isfinite(table).all(axis=1) & (random.random(n) < 0.8))
+    if len(among) == 0:
+        return
+    shares = random.random(len(among)) + 0.01
+    shares /= shares.sum()
+    variance, outlyingness = top_spread(table, shares, among)
+    with _kernels.switched_off():
+        expected, _ = top_spread(table, shares, among)
+    assert variance == pytest.approx(expected, rel=1e-11, abs=1e-13 * np.abs(table[np.ix_(among, among)]).max())
+    assert outlyingness.max() == (1.0 if variance > 0 else 0.0) and outlyingness.min() >= 0
+    if kind == "any" and scale > -320 and len(among) > 1:  # otherwise two directions may be as wide
+        with _kernels.switched_off():
+            values = np.linalg.eigvalsh(_weighted(table, shares, among))
+            if values[-1] > 1.02 * values[-2]:
+                assert outlyingness == pytest.approx(top_spread(table, shares, among)[1], abs=1e-10)
+    equal = table[np.ix_(among, among)] == 0
+    for one, other in np.argwhere(equal & equal[(equal.argmax(axis=1))]):
+        assert outlyingness[one] == outlyingness[other]
+
+
+def _weighted(table: np.ndarray, shares: np.ndarray, among: np.ndarray) -> np.ndarray:
+    own = table[np.ix_(among, among)] / table[np.ix_(among, among)].max()
+    means = own @ shares
+    return np.sqrt(np.outer(shares, shares)) * (means + means[:, None] - own - means @ shares) / 2
+
+
+@given(
+    st.integers(1, 60), st.integers(1, 30), st.integers(0, 10_000), st.sampled_from(["any", "ties", "copies"]), SCALES
+)
+def test_the_scatters_of_subsets(n: int, count: int, seed: int, kind: str, scale: int) -> None:
+    random = np.random.default_rng(seed)
+    table = distances(n, seed, kind) * 10.0**scale
+    size = int(random.integers(1, n + 1))
+    subsets = np.stack([np.sort(random.permutation(n)[:size]) for _ in range(count)])
+    found = scatters(table, subsets)
+    with _kernels.switched_off():
+        expected = scatters(table, subsets)
+    assert found == pytest.approx(expected, rel=1e-11, abs=1e-13 * table.max())
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert np.array_equal(scatters(table, np.tile(subsets, (20, 1)))[-count:], found)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_more_rows_than_bits_take_the_plain_path() -> None:

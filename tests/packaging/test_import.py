@@ -53,6 +53,18 @@ def test_training_and_the_command_line_load_none_of_the_lab() -> None:
     assert set(LAB) & (loaded - set(loaded_by("import torch"))) == set()
 
 
+def test_a_run_of_one_step_loads_no_package_that_it_does_not_use(tmp_path: Path) -> None:
+    """Not the lab, and with kernels from disk neither numba's compiler nor SciPy's linear algebra, which that loads."""
+    options = ["train", "--steps", "1", "--quiet", "--overwrite", "--out", str(tmp_path / "run")]
+    code = f"import gyroscope.cli; gyroscope.cli.main({options})"
+    loaded_by(code)  # compiles what no earlier test has
+    loaded = set(loaded_by(code)) - set(loaded_by("import torch"))
+    assert {"numba", "gyroscope._linalg._kernels.compiled.matmul_loops"} <= loaded
+    heavy = {*LAB, "sklearn", "sympy", "torch._dynamo", "torch._inductor", "scipy.linalg", "numba.np.arraymath"}
+    used = {"tomli_w", "scipy"}  # config.toml; numba imports scipy, but none of its parts
+    assert heavy & loaded == used
+
+
 @pytest.mark.parametrize("name", gy.__all__)
 def test_every_name_is_there_and_loaded_when_it_is_used(name: str) -> None:
     assert getattr(gy, name) is getattr(gy, name) is not None

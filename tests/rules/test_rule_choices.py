@@ -7,7 +7,10 @@ import torch
 from strategies import normal
 
 from gyroscope._core.errors import ConfigError
+from gyroscope._linalg._kernels import switched_off
+from gyroscope._linalg.distances import squared_distances
 from gyroscope.rules import CGE, Aksel, MeaMed, MoNNA, Phocas, TrimmedMean
+from gyroscope.rules.krum import sums_of_nearest
 
 NAN, INF = float("nan"), float("inf")
 
@@ -15,6 +18,26 @@ NAN, INF = float("nan"), float("inf")
 def chosen(weight: torch.Tensor | None) -> list[int]:
     assert weight is not None
     return weight.nonzero().flatten().tolist()
+
+
+@pytest.mark.parametrize("squared", [False, True])
+@pytest.mark.parametrize("n", [2, 3, 7, 51])
+def test_krums_scores_by_numpy_are_those_by_torch_for_one_table_and_for_many(n: int, squared: bool) -> None:
+    tables = torch.stack([squared_distances(normal(n, 4, seed)) for seed in range(5)])
+    tables[1, 0, 1:] = tables[1, 1:, 0] = INF
+    tables[2] = 0.0
+    before = tables.clone()
+    for count in {1, n // 2, n - 1}:
+        with switched_off():
+            plain = sums_of_nearest(tables, count, squared)
+        scores = sums_of_nearest(tables, count, squared)
+        assert torch.allclose(scores, plain, rtol=1e-14, atol=0)
+        for table, line, plain_line in zip(tables, scores, plain, strict=True):
+            assert torch.equal(sums_of_nearest(table, count, squared), line)
+            by_hand = [table[i][torch.arange(n) != i].sort().values[:count] for i in range(n)]
+            expected = torch.stack([(near if squared else near.sqrt()).sum() for near in by_hand])
+            assert torch.allclose(plain_line, expected, rtol=1e-14, atol=0)
+    assert torch.equal(tables, before)
 
 
 def test_around_which_place_the_values_are_averaged() -> None:

@@ -30,6 +30,12 @@ def squared_distances(rows: Tensor) -> Tensor:
     return table + table.T
 
 
+@accelerated_by(pairwise.squared_distances_by_parts)
+def squared_distances_by_parts(rows: Tensor, parts: int) -> list[Tensor]:
+    """Return the `squared_distances` in each of `parts` equal ranges of the columns."""
+    return [squared_distances(part) for part in rows.chunk(parts, dim=1)]
+
+
 def unit_distances(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Tensor | None = None) -> Tensor:
     """Return the (n, n) squared distances between the rows' differences from an origin (or zero), times their factors.
 
@@ -39,6 +45,25 @@ def unit_distances(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Te
         dtype: in which the scaled rows are compared.
         origin: (d,).
     """
+    (table,) = unit_distances_by_parts(rows, factors.unsqueeze(0), dtype, origin)
+    return table
+
+
+def unit_distances_by_parts(
+    rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Tensor | None = None
+) -> list[Tensor]:
+    """Return the `unit_distances` in equal ranges of the columns, one for each line of (parts, n) factors."""
+    parts = len(factors)
+    vectors = [] if origin is None else [origin]
+    known: list[Tensor | None] = [None] * parts
+    if dtype == rows.dtype and factors.is_cpu and usable(rows, *vectors):
+        known = pairwise.scaled_distances(rows, factors, origin, parts)
+    origins = [None] * parts if origin is None else origin.chunk(parts)
+    each = zip(known, rows.chunk(parts, dim=1), factors, origins, strict=True)
+    return [_by_blocks(part, own, dtype, here) if table is None else table for table, part, own, here in each]
+
+
+def _by_blocks(rows: Tensor, factors: Tensor, dtype: torch.dtype, origin: Tensor | None) -> Tensor:
     table = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     buffer = rows.new_empty(len(rows), min(_COLUMNS, rows.shape[1]), dtype=dtype)
     for start in range(0, rows.shape[1], _COLUMNS):

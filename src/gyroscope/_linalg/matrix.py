@@ -78,6 +78,7 @@ def copy_finite(source: Tensor, target: Tensor) -> bool:
     return bool(all_finite(target.copy_(source)))
 
 
+@accelerated_by(row_updates.finite_rows)
 def finite_rows(rows: Tensor) -> Tensor:
     """Return (n,): which rows hold neither NaN nor infinities."""
     finite = squared_lengths(rows).isfinite()
@@ -96,6 +97,15 @@ def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
 def gathered(rows: Tensor, places: Tensor) -> Tensor:
     """Return (n, k): the values of all rows at these places."""
     return rows.index_select(1, places.to(rows.device))
+
+
+@accelerated_by(row_updates.finite_and_gathered)
+def finite_and_gathered(rows: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return `finite_rows`, and the values at several sequences of places, side by side: on a CPU in one pass.
+
+    Each sequence is sorted.
+    """
+    return finite_rows(rows), torch.cat([gathered(rows, each) for each in places], dim=1)
 
 
 def blocks(rows: Tensor, point: Tensor | None = None) -> Iterator[tuple[slice, Tensor]]:
@@ -122,12 +132,15 @@ def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
 
 
 @accelerated_by(sums.squared_lengths_and_products, _with)
-def squared_lengths_and_products(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `squared_lengths` and the (n,) inner products with a vector, not finite for a row that is not finite."""
+def squared_lengths_and_products(rows: Tensor, vector: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return `squared_lengths`, and the (n,) inner products of the rows (less the origin) with a vector.
+
+    The product of a row that is not finite is not finite.
+    """
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
-    for columns, block in blocks(rows):
+    for columns, block in blocks(rows, origin):
         total += block @ vector[columns].to(torch.float64)
-    return squared_lengths(rows), total
+    return squared_lengths(rows, origin), total
 
 
 @accelerated_by(row_updates.scaled, _with)

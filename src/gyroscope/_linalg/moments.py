@@ -40,9 +40,10 @@ class CachedMoments:
 @accelerated_by(sums.moments)
 def moments(rows: Tensor, std: bool = False) -> ColumnMoments:
     """Return the column means, the total squared deviation and, on request, the columns' standard deviations."""
-    mean = rows.mean(dim=0)
-    # In float64, because squares of float32 values overflow above 1e19 and vanish below 1e-19.
-    squares = (rows.to(torch.float64) - mean).square_().sum(dim=0)
+    # In float64, because sums of large float32 values overflow, and squares do above 1e19 and vanish below 1e-19.
+    doubles = rows.to(torch.float64)
+    mean = doubles.mean(dim=0).to(rows.dtype)
+    squares = (doubles - mean).square_().sum(dim=0)
     deviation = squares.div(len(rows) - 1).sqrt_().to(rows.dtype) if std else None
     return ColumnMoments(mean, deviation, float(squares.sum()))
 

@@ -31,7 +31,8 @@ class CompressedRule:
     Args:
         vectors: (k, d).
         context: What the adversary knows: the rule, with its state.
-        kind: `inner products`, or `columns` for random columns, or `whole` for the vectors themselves.
+        kind: `inner products` (which become `columns` if one is not finite), or `columns` for random columns, or
+            `whole` for the vectors themselves.
     """
 
     def __init__(self, vectors: Tensor, context: AttackContext, kind: Kind) -> None:
@@ -45,11 +46,13 @@ class CompressedRule:
         kept = {name: value for name, value in known.state.items() if value.dim() > 0 and value.shape[-1] == d}
         others = [*kept.values(), *([] if known.trusted is None else [known.trusted])]
         vectors = torch.cat([self.vectors, *(other.reshape(-1, d).to(self.vectors) for other in others)])
-        if self.kind == "columns":
+        products = (vectors @ vectors.T).double() if self.kind == "inner products" else None
+        if products is None or not bool(products.isfinite().all()):
+            self.kind = "columns"
             drawn = (self.context.uniform(COLUMNS) * d).long()
             coordinates = vectors[:, drawn.to(vectors.device)].double()
         else:
-            values, axes = torch.linalg.eigh((vectors @ vectors.T).double())
+            values, axes = torch.linalg.eigh(products)
             coordinates = axes * values.clamp_min(0).sqrt()
         own, *parts = torch.split(coordinates, [k, *(other.numel() // d for other in others)])
         shaped = [part.reshape(*other.shape[:-1], -1) for part, other in zip(parts, others, strict=True)]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from torch import Tensor
 
-from gyroscope._linalg import distances
+from gyroscope.attacks._line import Line
 from gyroscope.attacks.base import AttackContext
 from gyroscope.rules.krum import Krum
 
@@ -18,28 +18,17 @@ class KrumAcceptance:
     """Krum's ranking of the honest rows and f equal rows origin + length * direction, for any length.
 
     Krum is the configured rule if that is Krum, with its score and the f that it is told; else the original one, which
-    scores by squared distances. Distances between honest rows are computed once, and those to the Byzantine rows are
-    quadratic in the length: a length is tried in O(n^2), independent of d. Rows in float64.
+    scores by squared distances. A length is tried in O(n^2), independent of d. Rows in float64.
     """
 
     def __init__(self, honest: Tensor, origin: Tensor, direction: Tensor, f: int, context: AttackContext) -> None:
-        self.h, self.n = len(honest), len(honest) + f
         self.krum = context.rule if isinstance(context.rule, Krum) else Krum(squared=True)
         self.f = context.declared_f if self.krum is context.rule else f
-        away = honest - origin
-        self.constant = away.square().sum(dim=1)
-        self.linear = away @ direction
-        self.square = torch.dot(direction, direction)
-        self.table = torch.zeros(self.n, self.n, dtype=torch.float64, device=honest.device)
-        self.table[: self.h, : self.h] = distances.squared_distances(honest)
+        self.line = Line(honest, origin, direction, f)
 
     def accepts(self, length: float) -> bool:
         """Return whether Krum ranks a Byzantine row first: then all its copies rank before the honest rows."""
-        squares = self.constant - 2 * length * self.linear + length * length * self.square
-        squares.clamp_min_(0.0)
-        self.table[: self.h, self.h :] = squares.unsqueeze(1)
-        self.table[self.h :, : self.h] = squares
-        return int(self.krum.ranking(self.table, self.f)[0]) >= self.h
+        return int(self.krum.ranking(self.line.tables(np.array([length]))[0], self.f)[0]) >= self.line.h
 
     def by_halving(self, length: float, threshold: float) -> float:
         """Return the first of length, length/2, length/4, ... that is accepted; none below the threshold is tried."""

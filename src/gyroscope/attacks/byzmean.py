@@ -7,6 +7,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from gyroscope._linalg import matrix
 from gyroscope.attacks.base import Attack, AttackContext
 from gyroscope.attacks.little import Little
 from gyroscope.attacks.nested import Nested, call
@@ -34,8 +35,10 @@ class ByzMean(Nested):
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
         first = f // 2
         stealthy = call(self.attack, honest, f, context)[: max(1, first)]
-        target = stealthy.double().mean(dim=0)
-        # a plus the sum of the differences, because the difference of two large sums would lose digits.
-        missing = (target - honest.double()).sum(dim=0)
-        second = (target + missing / (f - first)).to(honest.dtype)
-        return torch.cat([stealthy[:first], second.expand(f - first, -1)])
+        equal = len(stealthy) == 1 or stealthy.stride(0) == 0
+        target = stealthy[0] if equal else stealthy.double().mean(dim=0).to(honest.dtype)
+        # ((n - m1) a - sum of the honest rows) / m2, with sums in float64, in one pass.
+        h, others = len(honest), f - first
+        minus = torch.full((h,), -1.0, dtype=torch.float64, device=honest.device)
+        second = matrix.weighted_sum(honest, minus, float(others), target.contiguous(), 1 + h / others)
+        return torch.cat([stealthy[:first], second.expand(others, -1)])

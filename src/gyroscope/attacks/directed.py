@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import operator
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from gyroscope._core import registry
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks._compressed_rule import CompressedRule, agree, kind_for
+from gyroscope.attacks._line import Line, weights_by_distances
 from gyroscope.attacks.base import Attack, AttackContext, repeat
 
 # Where `auto` looks for its factor first: the powers of two from 1/256 to 128, eight steps to the octave where attacks
@@ -32,6 +34,7 @@ _LONG = 2**14
 """Rows of more values than this are not searched as a whole."""
 
 Damage = Callable[[float], float]
+Damages = Callable[[Sequence[float]], list[float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +73,8 @@ class Directed(Attack):
 
 
 def distance(output: Tensor, right: Tensor) -> Tensor:
-    """Return how far the rule's output is from the honest mean."""
-    length: Tensor = torch.linalg.vector_norm(output - right, dtype=torch.float64)
+    """Return how far the rule's output, or each of many, is from the honest mean."""
+    length: Tensor = torch.linalg.vector_norm(output - right, dim=-1, dtype=torch.float64)
     return length
 
 
@@ -90,31 +93,40 @@ def best_factor(
     Args:
         mean: The honest rows' mean, if it is not the origin. If the server accumulates rows before the rule, what
             counts is the mean of the rows that the rule sees.
-        measure: The damage, as a function of the rule's output and the honest mean. NaN is the greatest damage.
+        measure: The damage, as a function of the rule's output and the honest mean; it may be given both less the
+            origin. NaN is the greatest damage.
 
-    For rows of more than 4,096 values, rules that depend on inner products only are computed in the span of the rows.
-    Each full search compares its result with the rule's own. If they disagree, the rule is applied to whole rows; or,
-    for rows of more than 16,384 values, to random columns, and to whole rows for a few factors around the one found.
-    Compressed searches are full in the attack's first round and in every tenth one, and in between try the factors
-    within a factor of two of the last.
+    For rows of more than 4,096 values, a rule that takes the mean of rows which it chooses by their distances is asked
+    for its choice only: distances and damage follow from one table and one pass over the rows. Other rules that depend
+    on inner products only are computed in the span of the rows. Each full search compares its result with the rule's
+    own. If they disagree, the rule is applied to whole rows; or, for rows of more than 16,384 values, to random
+    columns, and to whole rows for a few factors around the one found.
+
+    These searches are full in the attack's first round and in every tenth one, and in between try the factors within a
+    factor of two of the last.
     """
     mean = origin if mean is None else mean
     state = context.state
-    whole = _damage(honest, origin, direction, mean, f, context, measure)
     kind = kind_for(honest.shape[1], context)
     if "not_by_inner_products" in state:
         kind = "whole" if honest.shape[1] <= _LONG else "columns"
     if kind == "whole":
-        return search_factor(whole)
+        return search_factor(_damage(honest, origin, direction, mean, f, context, measure))
     near = float(state["factor"]) if "factor" in state and context.step % _FULL_EVERY else None
+    by_distances = _damages_by_distances(honest, origin, direction, mean, f, context, measure)
+    if by_distances is not None:
+        factor = search_factor(*by_distances, near)
+        state["factor"] = torch.tensor(factor, dtype=torch.float64)
+        return factor
     rule = CompressedRule(torch.cat([honest, torch.stack([origin, direction, mean])]), context, kind)
     *rows, start, way, middle = rule.coordinates
     damage = _damage(torch.stack(rows), start, way, middle, f, rule, measure)
-    factor = search_factor(damage, near)
-    if kind == "inner products" and near is None and not agree(damage(factor), whole(factor)):
+    factor = search_factor(damage, near=near)
+    whole = _damage(honest, origin, direction, mean, f, context, measure)
+    if rule.kind == "inner products" and near is None and not agree(damage(factor), whole(factor)):
         state["not_by_inner_products"] = torch.ones(1)
         return best_factor(honest, origin, direction, f, context, mean=mean, measure=measure)
-    if kind == "columns":  # The factor from which the rule excludes the rows is known to a few percent only.
+    if rule.kind == "columns":  # The factor from which the rule excludes the rows is known to a few percent only.
         factor = max((factor * step for step in _AROUND), key=whole)
     state["factor"] = torch.tensor(factor, dtype=torch.float64)
     return factor
@@ -137,14 +149,48 @@ def _damage(
 
     def damage(factor: float) -> float:
         rows[honest.shape[0] :] = torch.add(origin, direction, alpha=factor)
-        value = float(measure(outcome(rows), right))
-        return math.inf if math.isnan(value) else value
+        return _number(float(measure(outcome(rows), right)))
 
     return damage
 
 
-def search_factor(damage: Damage, near: float | None = None) -> float:
-    """Return the factor of most damage.
+def _damages_by_distances(
+    honest: Tensor,
+    origin: Tensor,
+    direction: Tensor,
+    mean: Tensor,
+    f: int,
+    context: AttackContext,
+    measure: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Damage, Damages | None] | None:
+    """Return the same in O(n^2), if distances decide the rule's weights; and for many factors, if that is cheaper."""
+    rule, known = context.rule, context.declared_f
+    weigh = weights_by_distances(rule)
+    if rule is None or weigh is None:
+        return None
+    line = Line(honest, origin, direction, f)
+    rule.check_feasible(line.n, known)
+    vectors = line.coordinates(mean)
+    if vectors is None:
+        return None
+    spanning, right = vectors[:-1].contiguous().numpy(), vectors[-1]
+
+    def damages(factors: Sequence[float]) -> list[float]:
+        weights = line.weights(weigh, known, factors)
+        weights[:, line.h] = weights[:, line.h :].sum(axis=1) * factors  # what the result has of the direction
+        # No matrix product: equal weights must give the same bits, so that of equally good factors the smallest wins.
+        outputs = torch.from_numpy((weights[:, : line.h + 1, None] * spanning).sum(axis=1))
+        return [_number(value) for value in measure(outputs, right).tolist()]
+
+    return lambda factor: damages([factor])[0], damages if weigh.at_once else None
+
+
+def _number(damage: float) -> float:
+    return math.inf if math.isnan(damage) else damage
+
+
+def search_factor(damage: Damage, damages: Damages | None = None, near: float | None = None) -> float:
+    """Return the factor of most damage. `damages` is the same function for many factors at once, if that is cheaper.
 
     The search tries 51 factors from 1/256 to 128, and then at most 60 times the middle between two neighbours, 111
     factors in all; with `near`, the 17 within a factor of two of this one, and then at most 12. It chooses the
@@ -156,25 +202,44 @@ def search_factor(damage: Damage, near: float | None = None) -> float:
     That is at least 99 % of the best on a dense grid for all rules here but one: under Bulyan with rescoring the damage
     has many peaks, some as narrow as 1 % of the factor, and in a few rounds of a hundred the search misses the highest.
     """
-    seen = {factor: damage(factor) for factor in (_COARSE if near is None else [near * step for step in _CLOSE])}
-
-    def promise(gap: tuple[float, float]) -> float:
-        low, high = seen[gap[0]], seen[gap[1]]
-        return max(low, high) + abs(low - high)
-
+    tried = _COARSE if near is None else [near * step for step in _CLOSE]
+    seen = dict(zip(tried, damages(tried) if damages else map(damage, tried), strict=True))
+    gaps = [gap for pair in itertools.pairwise(tried) for gap in _gaps(*pair, seen)]
+    best = max(tried, key=seen.__getitem__)
+    ahead: dict[float, float] = {}
     for turn in range(_REFINEMENTS if near is None else _FEW):
-        best = max(sorted(seen), key=seen.__getitem__)
-        gaps = [
-            (low, high)
-            for low, high in itertools.pairwise(sorted(seen))
-            if high - low > _RESOLUTION * high and seen[low] != seen[high]
-        ]
         if not gaps or seen[best] == math.inf:
             break
-        low, high = max(gaps, key=promise)
-        if turn % 3 == 2 or promise((low, high)) <= seen[best]:
-            near_best = [gap for gap in gaps if best / _NEAR <= gap[0] and gap[1] <= best * _NEAR]
-            low, high = max(near_best or gaps, key=lambda gap: gap[1] / gap[0])
-        middle = (low + high) / 2
-        seen[middle] = damage(middle)
-    return max(sorted(seen), key=seen.__getitem__)
+        near_best = [gap for gap in gaps if best / _NEAR <= gap.low and gap.high <= best * _NEAR]
+        widest, gap = max(near_best or gaps, key=_width), max(gaps, key=_promise)
+        if turn % 3 == 2 or gap.promise <= seen[best]:
+            gap = widest
+        middle = (gap.low + gap.high) / 2
+        if damages and middle not in ahead:  # and those that are likely to be next
+            wanted = {middle, (gap.low + middle) / 2, (middle + gap.high) / 2, (widest.low + widest.high) / 2}
+            ahead.update(zip(wanted, damages([*wanted]), strict=True))
+        seen[middle] = ahead[middle] if damages else damage(middle)
+        best = max(best, middle, key=lambda factor: (seen[factor], -factor))
+        at = gaps.index(gap)
+        gaps[at : at + 1] = [*_gaps(gap.low, middle, seen), *_gaps(middle, gap.high, seen)]
+    return best
+
+
+class _Gap(NamedTuple):
+    """Two neighbours that were tried, and between which the damage may be higher."""
+
+    promise: float
+    width: float
+    low: float
+    high: float
+
+
+_promise, _width = operator.attrgetter("promise"), operator.attrgetter("width")
+
+
+def _gaps(low: float, high: float, seen: dict[float, float]) -> list[_Gap]:
+    """Return the gap between two neighbours, unless it is too narrow or both do the same damage."""
+    one, other = seen[low], seen[high]
+    if one == other or high - low <= _RESOLUTION * high:
+        return []
+    return [_Gap(max(one, other) + abs(one - other), high / low, low, high)]

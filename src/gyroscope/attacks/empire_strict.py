@@ -39,7 +39,8 @@ class EmpireStrict(Attack):
         return repeat(mean * -epsilon, f)
 
 
-def opposition(aggregate: Tensor, mean: Tensor) -> Tensor:
-    """Return -<aggregate, mean>/|mean|."""
-    length = torch.linalg.vector_norm(mean, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
-    return -torch.dot(aggregate.double(), mean.double() / length)
+def opposition(output: Tensor, right: Tensor) -> Tensor:
+    """Return -<output, right>/|right| for the rule's output, or each of many."""
+    length = torch.linalg.vector_norm(right, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
+    along: Tensor = (output.double() * (right.double() / length)).sum(dim=-1)
+    return -along

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from gyroscope._core import registry
 from gyroscope._core.errors import InfeasibleError
+from gyroscope._linalg import matrix
+from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks.base import Attack, AttackContext, normalized, repeat
 
 
@@ -52,16 +54,15 @@ class Mimic(Attack):
         if "worker" in state:
             return int(state["worker"])
         t = int(state.get("rounds", torch.tensor(0)))
-        rows = honest.double()
-        mean = rows.mean(dim=0)
+        mean = (context.moments or CachedMoments(honest)).moments.mean.double()
         if t == 0:
             generator = context.generator
             z = torch.randn(len(mean), generator=generator, dtype=torch.float64, device=generator.device)
-            z = z.to(rows.device)
+            z = z.to(honest.device)
         else:
             z, mean = state["direction"], state["mean"] * (t / (t + 1)) + mean / (t + 1)
-        z = _turned(z, rows - mean, t)
-        products = (rows @ z).tolist()
+        z = _turned(z, honest, mean, t)
+        products = _products(honest, z).tolist()
         worker = max(range(len(products)), key=products.__getitem__)
         if t + 1 >= self.warmup:
             for name in ("rounds", "mean", "direction"):
@@ -72,14 +73,21 @@ class Mimic(Attack):
         return worker
 
 
-def _turned(z: Tensor, deviations: Tensor, t: int) -> Tensor:
-    """Make one step of the power method at the given deviations, averaged with t earlier steps, and scale to 1."""
-    size = deviations.abs().max()
-    if float(size) > 0:
-        deviations = deviations / size
-        weights = deviations @ z
-        pull = weights @ deviations
+def _turned(z: Tensor, rows: Tensor, origin: Tensor, t: int) -> Tensor:
+    """Make one step of the power method at the rows less an origin, averaged with t earlier steps, and scale to 1."""
+    weights = _products(rows, z, origin)
+    total = weights.abs().sum()
+    if float(total) > 0:
+        weights = weights / total  # so that no sum is longer than twice the rows
+        pull = matrix.weighted_sum(rows, weights, 2.0, origin.to(rows.dtype), -float(weights.sum()) / 2).double()
+        pull /= pull.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
         length = torch.linalg.vector_norm(pull)
         if float(length) > 0:
             z = (t * z + pull / length) / (t + 1)
     return normalized(z)
+
+
+def _products(rows: Tensor, z: Tensor, origin: Tensor | None = None) -> Tensor:
+    """Return the inner products of the rows, less the origin, with z, which is rounded to the rows' dtype."""
+    origin = None if origin is None else origin.to(rows.dtype)
+    return matrix.squared_lengths_and_products(rows, z.to(rows.dtype), origin)[1]

@@ -6,12 +6,14 @@ import dataclasses
 from abc import abstractmethod
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg import distances
-from gyroscope.attacks.base import Attack, AttackContext, normalized, repeat, to_unit_scale
+from gyroscope._linalg.moments import CachedMoments
+from gyroscope.attacks._line import Line
+from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,30 +22,37 @@ class DistanceBounded(Attack):
 
     p is against the mean: -std per coordinate (ddof = 1), -sign(mean), or -mean/|mean|. The bounds are quadratic in
     gamma, so the largest gamma is their root and no search is needed: exact to rounding in float64, where the authors'
-    code halves its steps until they are below 1e-5. It is 0 if p or all distances vanish.
+    code halves its steps until they are below 1e-5. One rounding of the rows' dtype
+    is taken off, so that they keep the bound. It is 0 if p or all distances vanish.
     """
 
     direction: Literal["std", "sign", "mean"] = registry.choice("std", ("std", "sign", "mean"))
 
     @abstractmethod
-    def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:
+    def gamma(self, line: Line) -> float:
         """Return the largest gamma within the bound, for a direction that does not vanish."""
 
     def rows(self, honest: Tensor, f: int, context: AttackContext) -> Tensor:
-        unit, scale = to_unit_scale(honest)
-        mean = unit.mean(dim=0)
-        direction = self._against(unit, mean)
-        if bool(direction.any()):
-            mean = mean + self.gamma(unit, mean, direction) * direction
-        return repeat((mean * scale).to(honest.dtype), f)
+        # Squares of float32 values fit in float64 as they are; others are scaled first.
+        unit, scale = (honest, 1.0) if honest.dtype == torch.float32 else to_unit_scale(honest)
+        known = context.moments if context.moments is not None and unit is honest else CachedMoments(unit)
+        direction = self._against(known)
+        mean = known.moments.mean
+        line = Line(unit, mean, direction, f)
+        sent = mean.double()
+        if line.square > 0:
+            # At the bound itself the row is as far from an honest row as another honest one is, and a rounding would
+            # decide which of both a rule takes: on another processor the same seed would give another run.
+            within = 1 - torch.finfo(honest.dtype).eps
+            sent = sent.add(direction.double(), alpha=self.gamma(line) * within)
+        return repeat((sent * scale).to(honest.dtype), f)
 
-    def _against(self, honest: Tensor, mean: Tensor) -> Tensor:
-        """Return p, the direction of the deviation."""
+    def _against(self, honest: CachedMoments) -> Tensor:
+        """Return p, the direction of the deviation, at any length."""
         if self.direction == "std":
-            return -honest.std(dim=0) if len(honest) > 1 else torch.zeros_like(mean)
-        if self.direction == "sign":
-            return -mean.sign()
-        return -normalized(mean)
+            return -honest.std if len(honest.rows) > 1 else torch.zeros_like(honest.moments.mean)
+        mean = honest.moments.mean
+        return -mean.sign() if self.direction == "sign" else -mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +68,9 @@ class MinMax(DistanceBounded):
     summary = "mean + gamma * p, as far as the largest distance between honest rows allows"
     paper = "Shejwalkar, Houmansadr 2021"
 
-    def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:
+    def gamma(self, line: Line) -> float:
         # |mean + gamma p - x_i|^2 <= D for each i: a quadratic inequality in gamma, true at 0 because the mean is in
         # the rows' convex hull. The smallest of the positive roots satisfies all of them.
-        away = mean - honest
-        a = float(torch.dot(direction, direction))
-        b = away @ direction
-        c = away.square().sum(dim=1) - distances.squared_distances(honest).max()
-        c.clamp_max_(0.0)  # above 0 by rounding only
-        return float((-b + (b.square() - a * c).sqrt()).min()) / a
+        a, b = line.square, -line.linear
+        c = np.minimum(line.constant - line.between.max(), 0.0)  # above 0 by rounding only
+        return float((-b + np.sqrt(b * b - a * c)).min()) / a

@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import torch
-from torch import Tensor
-
-from gyroscope._linalg import distances
+from gyroscope.attacks._line import Line
 from gyroscope.attacks.min_max import DistanceBounded
 
 
@@ -27,9 +24,9 @@ class MinSum(DistanceBounded):
     summary = "mean + gamma * p, as far as the largest sum of squared distances of an honest row allows"
     paper = "Shejwalkar, Houmansadr 2021"
 
-    def gamma(self, honest: Tensor, mean: Tensor, direction: Tensor) -> float:
-        # The deviations from the mean sum to zero, so the sum of squares is that of the mean plus h gamma^2 |p|^2.
-        a = len(honest) * float(torch.dot(direction, direction))
-        at_mean = float((honest - mean).square().sum())
-        bound = float(distances.squared_distances(honest).sum(dim=1).max())
-        return math.sqrt(max(0.0, bound - at_mean) / a)  # below 0 by rounding only
+    def gamma(self, line: Line) -> float:
+        # The deviations from the mean sum to zero up to its rounding: without b the sum of squares would be that of the
+        # mean plus h gamma^2 |p|^2.
+        a, b = line.h * line.square, -float(line.linear.sum())
+        c = min(float(line.constant.sum() - line.between.sum(axis=1).max()), 0.0)  # above 0 by rounding only
+        return (math.sqrt(b * b - a * c) - b) / a

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import re
 import sys
 import warnings
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 
 from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
+from gyroscope._core.garbage import no_collection
 from gyroscope._core.optional import require_lab
 from gyroscope._core.registry import installed
 from gyroscope.cli import (
@@ -36,7 +38,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
     """
-    options = parser().parse_args(arguments)
+    fresh = "torch" not in sys.modules  # else this process is somebody else's, say a test's
+    with no_collection():
+        options = parser().parse_args(arguments)  # most commands import torch here
+    if not fresh:
+        return _run(options)
+    try:
+        gc.freeze()  # modules stay: no later search for garbage looks at them
+        return _run(options)
+    finally:
+        gc.freeze()  # nor does the last one, when the process ends: a third of a second with torch and numba
+
+
+def _run(options: argparse.Namespace) -> int:
     # A warning is for the user: one line, without the place in our source.
     warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)
     if "" not in sys.path:

@@ -1,12 +1,4 @@
-"""The top of a covariance's spectrum, computed from the distances between rows: for SMEA, CAF and DnC.
-
-The covariance of rows of d values is a d x d matrix, too large to form. Its largest eigenvalue is also that of the
-n x n matrix of inner products of the centred rows, which follows from the table of squared distances by centring it
-twice. Distances are exact however large a common offset is, so the inner products are too. A computation on some of the
-rows does not involve the others, so a row at 1e30 costs the rows near 1 no digit.
-
-Everything here is float64 in numpy, on n x n tables: no cost depends on d.
-"""
+"""The top of a covariance's spectrum, computed from the distances between rows: for SMEA, CAF and DnC."""
 
 from __future__ import annotations
 
@@ -16,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyroscope._linalg.spectrum import top_eigenpair
+from gyroscope._linalg.spectrum import top_spread
 
 Array = NDArray[Any]
 
@@ -50,26 +42,9 @@ def comparable(table: Array) -> Array:
         left = np.delete(left, worst)
 
 
-def centred(table: Array, shares: Array) -> Array:
-    """Return (..., n, n): the inner products of the rows' deviations from their weighted mean, for finite tables.
+def spread(table: Array, shares: Array, among: Array | None = None) -> Spread:
+    """Compute the top of the weighted covariance's spectrum, of all rows or those with the numbers `among`.
 
-    shares: (n,), with the sum 1. A stack of tables gives a stack of products.
+    All shares must be positive, all distances between these rows finite.
     """
-    means = table @ shares
-    products: Array = (means[..., :, None] + means[..., None, :] - table - (means @ shares)[..., None, None]) / 2
-    return products
-
-
-def spread(table: Array, shares: Array) -> Spread:
-    """Compute the top of the weighted covariance's spectrum. All shares must be positive, all distances finite."""
-    _, exponent = np.frexp(table.max(initial=0.0))
-    # Scaling by a power of two changes no digit: the result is the same at every scale, and nothing overflows.
-    products = centred(np.ldexp(table, -exponent), shares)
-    roots = np.sqrt(shares)
-    largest, vector = top_eigenpair(products * roots * roots[:, None])
-    if largest <= 0:
-        return Spread(0.0, np.zeros(len(table)))
-    # Squared, because the sign of an eigenvector is arbitrary.
-    deviations = (products @ (roots * vector)) ** 2
-    deviations = deviations[(table == 0).argmax(axis=1)]  # equal rows deviate equally, to the last bit
-    return Spread(float(np.ldexp(largest, exponent)), deviations / deviations.max())
+    return Spread(*top_spread(table, shares, np.arange(len(table)) if among is None else among))

@@ -74,11 +74,18 @@ class Bulyan(ScoreRule):
     def _selections(self, table: Tensor, f: int) -> Tensor:
         """Return (theta, n): the share of each row in each selection, from the squared distances between the rows."""
         n = table.shape[0]
+        ranking = self.ranking(table, f)  # the rows left, best first
+        if not self.rescore:
+            # All selections at once: selection i has the rows from place i of the ranking on.
+            first = torch.arange(n - 2 * f - self.slack, device=table.device).unsqueeze(1)
+            counts = (n - f - 2 - first).clamp_(1, self.m or n)
+            place = ranking.argsort()
+            chosen = (place >= first) & (place < first + counts)
+            return torch.where(chosen, 1 / counts.to(torch.float64), 0.0)
         shares = torch.zeros(n - 2 * f - self.slack, n, dtype=torch.float64, device=table.device)
         removed = torch.zeros(n, dtype=torch.bool, device=table.device)
-        ranking = self.ranking(table, f)  # the rows left, best first
         for i in range(shares.shape[0]):
-            if self.rescore and i > 0:
+            if i > 0:
                 # No size here depends on values, so the host does not wait for a GPU.
                 scores = self.scores(table.masked_fill(removed, torch.inf), f, left=n - i)
                 order = scores.argsort(stable=True)

@@ -90,7 +90,7 @@ def filtered(table: Array, f: int, votes: Array | None = None) -> Array:
     while True:
         left = weight.nonzero()[0]
         shares = weight[left] / weight[left].sum()
-        spread = _spectral.spread(table[np.ix_(left, left)], shares)
+        spread = _spectral.spread(table, shares, left)
         size = spread.variance if votes is None else spread.variance / math.sqrt(weight.sum())
         if size < smallest:
             smallest = size

@@ -86,7 +86,8 @@ class CAFHistory(ContextualRule):
         if weight is None:
             weight = filtered(table, f)
         # Rows at finite distances from each other are finite, and need not be read again.
-        if of_past is None or not np.isfinite(of_past).all():
+        known = table if past is None and len(rows) > 1 else of_past
+        if known is None or not np.isfinite(known).all():
             before = torch.zeros_like(rows) if past is None else past
             histories = torch.where(matrix.finite_rows(histories).unsqueeze(1), histories, before)
         shares = torch.from_numpy(weight).to(rows.device)

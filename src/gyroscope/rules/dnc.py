@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -90,24 +90,19 @@ class DnC(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
-        # On all coordinates: those drawn may miss a NaN.
-        finite = matrix.finite_rows(rows)
+        # Finite on all coordinates: those drawn may miss a NaN.
+        if self.coordinates < d:
+            draws = [*context.draw("dnc", self.coordinates, d, self.iterations)]
+            finite, drawn = matrix.finite_and_gathered(rows, draws)
+        else:
+            draws, finite, drawn = [], matrix.finite_rows(rows), rows
         if self.robust:
-            centre, factors = _shortening(rows)
+            centre = order_statistics.median(rows)
+            factors = _factors([(rows, centre)])[0]
             finite &= factors.isfinite()
         known = finite.cpu().numpy().nonzero()[0]
         survived = np.zeros(n, dtype=np.int64)
-        parts: Iterable[Tensor] = [rows]
-        if self.coordinates < d:
-            draws = context.draw("dnc", self.coordinates, d, self.iterations)
-            parts = (matrix.gathered(rows, places) for places in draws)
-        for part in parts:
-            if self.robust:
-                middle, shares = _shortening(part)
-                squares = distances.unit_distances(part, shares, part.dtype, middle)
-            else:
-                squares = distances.squared_distances(part)
-            table = _spectral.table_of(squares)
+        for table in map(_spectral.table_of, self._tables(drawn, draws, centre if self.robust else None)):
             survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
         if self.robust:
@@ -115,23 +110,31 @@ class DnC(ContextualRule):
             shares = factors.mul(weight).masked_fill_(weight == 0, 0.0)
             return Aggregate(matrix.weighted_sum(rows, shares, 1.0, centre, 1 - shares.sum()), weight), {}
         mean = mean_of(rows, chosen)
-        if not mean.vector.isfinite().all():  # the sum of some huge rows overflows, their mean does not
+        if not matrix.all_finite(mean.vector):  # the sum of some huge rows overflows, their mean does not
             mean = mean._replace(vector=(rows.index_select(0, chosen) / len(chosen)).sum(dim=0))
         return mean, {}
+
+    def _tables(self, drawn: Tensor, draws: list[Tensor], centre: Tensor | None) -> list[Tensor]:
+        """Return the squared distances on the coordinates of each iteration, which are side by side."""
+        parts = max(1, len(draws))
+        if centre is None:
+            return distances.squared_distances_by_parts(drawn, parts)
+        middle = centre[torch.cat(draws).to(centre.device)] if draws else centre
+        factors = _factors([*zip(drawn.chunk(parts, dim=1), middle.chunk(parts), strict=True)])
+        return distances.unit_distances_by_parts(drawn, factors, drawn.dtype, middle)
 
     def _dropped(self, f: int) -> int:
         return math.ceil(self.c * f)
 
 
-def _shortening(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the coordinate-wise median, and (n,) by what to multiply each row's difference from it.
+def _factors(parts: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return (parts, n): by what to multiply each row's difference from the median, given rows and their median.
 
     That is NaN for a row that is infinitely far from the median.
     """
-    centre = order_statistics.median(rows)
-    lengths = matrix.squared_lengths(rows, centre).sqrt_()
-    limit = lengths.sort().values[(len(rows) - 1) // 2]
-    return centre, torch.where(lengths > limit, limit / lengths, 1.0).masked_fill_(lengths.isinf(), torch.nan)
+    lengths = torch.stack([matrix.squared_lengths(rows, median) for rows, median in parts]).sqrt_()
+    limit = lengths.sort(dim=1).values[:, (lengths.shape[1] - 1) // 2].unsqueeze(1)
+    return torch.where(lengths > limit, limit / lengths, 1.0).masked_fill_(lengths.isinf(), torch.nan)
 
 
 def kept(table: Array, among: Array, dropped: int) -> Array:
@@ -148,6 +151,6 @@ def kept(table: Array, among: Array, dropped: int) -> Array:
     if len(among) > 0:
         equal = np.full(len(among), 1 / len(among))
         # Rounded, so that the row number decides between rows that deviate equally, on opposite sides for example.
-        deviations[among] = _spectral.spread(table[np.ix_(among, among)], equal).outlyingness.round(10)
+        deviations[among] = _spectral.spread(table, equal, among).outlyingness.round(10)
     best = np.argsort(deviations, kind="stable")[: n - dropped]
     return np.asarray(best[np.isfinite(deviations[best])])

@@ -6,14 +6,43 @@ import dataclasses
 import math
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from gyroscope._core import registry, theory
 from gyroscope._core.errors import ConfigError
+from gyroscope._linalg._kernels import accelerated_by
 from gyroscope.rules.base import DistanceRule, SelectionRule
 from gyroscope.rules.median import Median
 
 Neighbours = Literal["n-f-2", "n-f-1"]
+
+
+def _by_numpy(table: Tensor, count: int, squared: bool) -> Tensor:
+    *many, n, _ = table.shape
+    flat = table.numpy().reshape(*many, n * n)
+    others = flat[..., 1:].reshape(*many, n - 1, n + 1)[..., :-1].reshape(*many, n, n - 1)  # a copy, if n > 2
+    others.sort(axis=-1)
+    nearest = others[..., :count]
+    return torch.from_numpy((nearest if squared else np.sqrt(nearest)).sum(axis=-1))
+
+
+@accelerated_by(_by_numpy)
+def sums_of_nearest(table: Tensor, count: int, squared: bool) -> Tensor:
+    """Return (..., n) the sum of each row's distances, or of their squares, to its `count` nearest other rows.
+
+    Args:
+        table: (..., n, n) squared distances.
+        count: How many neighbours count.
+        squared: Whether to add up squares.
+    """
+    *many, n, _ = table.shape
+    # The diagonal is removed by position, so a row is no neighbour of itself even if others are at distance zero. A
+    # mask would make the host wait for a GPU, which has to tell how many values are left.
+    others = table.flatten(-2)[..., 1:].reshape(*many, n - 1, n + 1)[..., :-1].reshape(*many, n, n - 1)
+    nearest = others.sort(dim=-1).values[..., :count]
+    return (nearest if squared else nearest.sqrt()).sum(dim=-1)
 
 
 class ScoreRule(DistanceRule):
@@ -30,21 +59,20 @@ class ScoreRule(DistanceRule):
         """Return each row's score, given the squared distances between all rows.
 
         Args:
-            table: (n, n) squared distances.
+            table: (..., n, n) squared distances: one table, or many.
             f: How many rows may be Byzantine.
             left: How many rows take part, if not all do. The columns of the others must be infinite; their own scores
                 mean nothing.
         """
-        n = table.shape[0]
-        # The diagonal is removed by position, so a row is no neighbour of itself even if others are at distance zero. A
-        # mask would make the host wait for a GPU, which has to tell how many values are left.
-        others = table.flatten()[1:].view(n - 1, n + 1)[:, :-1].reshape(n, n - 1)
-        nearest = others.sort(dim=1).values[:, : self.neighbour_count(n if left is None else left, f)]
-        return (nearest if self.squared else nearest.sqrt()).sum(dim=1)
+        count = self.neighbour_count(table.shape[-1] if left is None else left, f)
+        return sums_of_nearest(table, count, self.squared)
 
     def ranking(self, table: Tensor, f: int) -> Tensor:
         """Return the row numbers from the best score to the worst; of equal scores the lowest row comes first."""
-        return self.scores(table, f).argsort(stable=True)
+        scores = self.scores(table, f)
+        if scores.is_cpu:  # numpy orders so few numbers in a fraction of torch's time
+            return torch.from_numpy(scores.numpy().argsort(kind="stable"))
+        return scores.argsort(dim=-1, stable=True)
 
     def neighbour_count(self, n: int, f: int) -> int:
         """Return how many neighbours count."""
@@ -109,6 +137,7 @@ class Krum(ScoreRule, SelectionRule):
         return self.score_bound_factor(self.neighbour_count(n, f), f)
 
     def choose(self, table: Tensor, f: int) -> Tensor:
-        n = table.shape[0]
+        """Return (..., m): the numbers of the chosen rows, for one table of squared distances or for many at once."""
+        n = table.shape[-1]
         m = n - f if self.m == "n-f" else self.m or n - f - 2
-        return self.ranking(table, f)[:m]
+        return self.ranking(table, f)[..., :m]

@@ -77,7 +77,8 @@ def smallest_diameter(table: Distances, size: int, limit: int = _STEPS) -> list[
     """
     squares = np.asarray(table, dtype=np.float64)
     nearest = np.argsort(squares, axis=1, kind="stable")[:, :size]
-    widths = squares[nearest[:, :, None], nearest[:, None, :]].max(axis=(1, 2))
+    places = nearest[:, :, None] * len(squares) + nearest[:, None, :]
+    widths = squares.reshape(-1).take(places).max(axis=(1, 2))
     # Each row of the subset has size - 1 others within the diameter. Any row with its nearest ones is an upper bound.
     low = np.sort(np.take_along_axis(squares, nearest[:, -1:], axis=1)[:, 0])[size - 1]
     candidates = np.unique(squares[(squares >= low) & (squares <= widths.min())])

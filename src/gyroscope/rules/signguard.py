@@ -109,27 +109,29 @@ def clusters(points: Array) -> list[Array]:
     That is scikit-learn's flat-kernel MeanShift with the bandwidth of its estimate_bandwidth(quantile=0.5), except for
     the end of a walk: scikit-learn stops at small steps, this function when nothing changes any more.
     """
-    radius = bandwidth(points) * _SLACK
-    ends, crowd = _walk(points, radius)
-    ranking = np.argsort(-crowd, kind="stable")
+    between = _distances(points, points)
+    radius = bandwidth(between) * _SLACK
+    ends, crowd = _walk(points, between, radius)
+    left = np.argsort(-crowd, kind="stable")
+    apart = _distances(ends, ends) > radius
     kept: list[int] = []
-    for end in ranking.tolist():
-        if not kept or _distances(ends[[end]], ends[kept]).min() > radius:
-            kept.append(end)
+    while len(left) > 0:
+        kept.append(int(left[0]))
+        left = left[apart[left[0], left]]
     labels = _distances(points, ends[kept]).argmin(axis=1)
     found = [(labels == label).nonzero()[0] for label in range(len(kept))]
     return sorted((cluster for cluster in found if len(cluster) > 0), key=lambda cluster: (-len(cluster), cluster[0]))
 
 
-def bandwidth(points: Array) -> float:
+def bandwidth(between: Array) -> float:
     """Return the mean over all points of the distance to the (n/2)-th nearest point, itself included, rounded down."""
-    place = max(1, len(points) // 2) - 1
-    return float(np.sort(_distances(points, points), axis=1)[:, place].mean())
+    place = max(1, len(between) // 2) - 1
+    return float(np.partition(between, place, axis=1)[:, place].mean())
 
 
-def _walk(points: Array, radius: float) -> tuple[Array, Array]:
+def _walk(points: Array, between: Array, radius: float) -> tuple[Array, Array]:
     """Return where the walks from all points end, and how many points are within the radius there."""
-    near = _distances(points, points) <= radius
+    near = between <= radius
     for _ in range(_MOST_STEPS):
         ends = near @ points / near.sum(axis=1, keepdims=True)
         before, near = near, _distances(ends, points) <= radius
@@ -140,4 +142,7 @@ def _walk(points: Array, radius: float) -> tuple[Array, Array]:
 
 def _distances(a: Array, b: Array) -> Array:
     """Return (len(a), len(b)): the distances between all pairs of points."""
-    return np.asarray(np.sqrt(((a[:, None] - b[None]) ** 2).sum(axis=2)))
+    squares = np.zeros((len(a), len(b)))
+    for x, y in zip(a.T, b.T, strict=True):  # a coordinate at a time: there are three
+        squares += (x[:, None] - y) ** 2
+    return np.sqrt(squares)

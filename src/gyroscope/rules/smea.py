@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
-from gyroscope._linalg.spectrum import top_eigenpair
-from gyroscope.rules._spectral import Array, centred, comparable, spread, table_of
+from gyroscope._linalg.spectrum import centred, scatters
+from gyroscope.rules._spectral import Array, comparable, spread, table_of
 from gyroscope.rules.base import SelectionRule
 from gyroscope.rules.median import Median
 
@@ -114,35 +114,23 @@ def _good(table: Array, size: int) -> Array | None:
     candidates = np.sort(np.argsort(table, axis=1, kind="stable")[:, :size], axis=1)
     left = comparable(table)
     while len(left) > size:
-        deviations = spread(table[np.ix_(left, left)], np.full(len(left), 1 / len(left))).outlyingness
+        deviations = spread(table, np.full(len(left), 1 / len(left)), left).outlyingness
         left = np.delete(left, int(np.argmax(deviations)))
     if len(left) == size:
         candidates = np.vstack([candidates, left])
-    candidates = candidates[np.isfinite(_blocks(table, candidates)).all(axis=(1, 2))]
-    if len(candidates) == 0:
-        return None
-    best: Array = candidates[int(np.argmin(_eigenvalues(table, candidates)))]
+    lost = np.isinf(table)
+    if lost.any():
+        blocks = lost[candidates[:, :, None], candidates[:, None, :]]
+        candidates = candidates[~blocks.any(axis=(1, 2))]
+        if len(candidates) == 0:
+            return None
+    best: Array = candidates[int(np.argmin(scatters(table, candidates)))]
     return best
 
 
 def _steps(size: int) -> int:
     """Return as how many steps an eigenvalue counts, by the time that it takes."""
     return 1 + size**3 // 1000
-
-
-def _blocks(table: Array, subsets: Array) -> Array:
-    """Return (m, k, k): the part of the table that belongs to each of (m, k) subsets."""
-    return table[subsets[:, :, None], subsets[:, None, :]]
-
-
-def _eigenvalues(table: Array, subsets: Array) -> Array:
-    """Return (m,): the top eigenvalue of the scatter of each of (m, k) subsets."""
-    blocks, size = _blocks(table, subsets), subsets.shape[1]
-    # Scaling by a power of two changes no digit, and nothing overflows.
-    _, exponents = np.frexp(blocks.max(axis=(1, 2)))
-    products = centred(np.ldexp(blocks, -exponents[:, None, None]), np.full(size, 1 / size))
-    values = np.array([top_eigenpair(each)[0] for each in products])
-    return np.asarray(np.ldexp(values.clip(min=0), exponents))
 
 
 @dataclasses.dataclass
@@ -272,7 +260,7 @@ class _Search:
             some, nodes = nodes[:16], nodes[16:]
             self.steps += _steps(self.size) * len(some)
             subsets = some.chosen.nonzero()[1].reshape(len(some), self.size)
-            for value, subset in zip(_eigenvalues(self.table, subsets).tolist(), subsets.tolist(), strict=True):
+            for value, subset in zip(scatters(self.table, subsets).tolist(), subsets.tolist(), strict=True):
                 if value <= self.limit:
                     self.best = min(self.best, value)
                     self.found.append((value, tuple(subset)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -42,8 +44,29 @@ def sign_counts(rows: Tensor, places: Tensor) -> Tensor:
     n = len(rows)
     counts = np.empty((n, 3), np.int64)
     arguments = flat(rows), rows.stride(0), places.numpy(), counts
-    threads.spread_rows(compiled.row_loops.sign_counts, n, len(places), *arguments)
+    threads.spread_rows(compiled.row_loops.sign_counts, n, 8 * len(places), *arguments)
     return torch.from_numpy(counts)
+
+
+def finite_rows(rows: Tensor) -> Tensor:
+    """Return (n,): which rows hold neither NaN nor infinities."""
+    return finite_and_gathered(rows, [])[0]
+
+
+def finite_and_gathered(rows: Tensor, places: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return `finite_rows`, and the values at several sorted sequences of places, side by side, in one pass."""
+    n, d = rows.shape
+    bounds = threads.pieces(n, d, 64)
+    cuts = np.empty((len(bounds), len(places)), np.int64)
+    begin = 0
+    for i, sequence in enumerate(places):
+        cuts[:, i] = np.searchsorted(sequence.numpy(), bounds) + begin
+        begin += len(sequence)
+    every = torch.cat([*places]).numpy() if places else np.empty(0, np.int64)
+    out, finite = torch.empty(n, begin, dtype=rows.dtype), np.empty((len(bounds) - 1, n), np.bool_)
+    arguments = flat(rows), n, rows.stride(0), bounds, every, cuts, flat(out), finite
+    threads.spread(compiled.row_loops.check_and_gather, len(finite), *arguments)
+    return torch.from_numpy(finite.all(axis=0)), out
 
 
 def gathered(rows: Tensor, places: Tensor) -> Tensor:

@@ -12,8 +12,8 @@ from gyroscope._linalg._kernels import compiled, sorting_networks, threads
 from gyroscope._linalg._kernels.compiled import flat
 
 _WIDTH = 96
-"""Columns per block: a multiple of four vectors. Narrower blocks have more overhead, wider ones of some 50 rows do not
-fit in the L1 cache, and a power of two would map all rows of a block to the same cache sets."""
+"""Columns per block: a multiple of three and of four vectors. Narrower blocks have more overhead, wider ones of some 50
+rows do not fit in the L1 cache, and a power of two would map all rows of a block to the same cache sets."""
 _DENSE = 0.4
 """From this part of shares on that are not zero, it is faster to multiply by all of them."""
 
@@ -77,19 +77,24 @@ def _columns(
 
 
 def _mixtures(shares: Tensor | None, dtype: Any) -> tuple[Any, ...]:
-    """Return what the kernel `columns` wants to know of mixtures, from shares to dense_rows."""
+    """Return what the kernel `columns` wants to know of mixtures, from shares to common."""
     table = np.zeros((0, 0)) if shares is None else shares.detach().cpu().numpy()
     count = table.shape[0]
-    dense, dense_rows = np.empty(0, dtype), np.empty(0, np.int64)
+    dense, dense_rows, common = np.empty(0, dtype), np.empty(0, np.int64), 0
     if (order := _nested(table)) is not None:
-        return table.max(axis=1).astype(dtype), order, np.arange(count + 1), True, dense, dense_rows
+        return table.max(axis=1).astype(dtype), order, np.arange(count + 1), True, dense, dense_rows, common
     mixture, row = table.nonzero()
     bounds = np.searchsorted(mixture, np.arange(count + 1))
     used = np.flatnonzero(table.any(axis=0))
     if len(row) > _DENSE * count * len(used):
-        dense, dense_rows = np.ascontiguousarray(table[:, used], dtype).reshape(-1), used
+        rounded = table.astype(dtype)
+        same = (rounded[:, used] == rounded[0, used]).all(axis=0)
+        same[-1] = False  # not all of them
+        alike, others = used[same], used[~same]
+        dense = np.concatenate([rounded[0, alike], rounded[:, others].reshape(-1)])
+        dense_rows, common = np.concatenate([alike, others]), len(alike)
     sparse = table[mixture, row].astype(dtype), row.astype(np.int64), bounds.astype(np.int64)
-    return *sparse, False, dense, dense_rows
+    return *sparse, False, dense, dense_rows, common
 
 
 def _nested(shares: Any) -> Any | None:

@@ -85,9 +85,9 @@ def squared_lengths(rows: Tensor, origin: Tensor | None = None) -> Tensor:
     return _row_sums(rows, origin, None)[0]
 
 
-def squared_lengths_and_products(rows: Tensor, vector: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `squared_lengths`, and the (n,) inner products of the rows with a vector, in one pass."""
-    return _row_sums(rows, None, vector)
+def squared_lengths_and_products(rows: Tensor, vector: Tensor, origin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return `squared_lengths`, and the (n,) products of the rows (less the origin) with a vector, in one pass."""
+    return _row_sums(rows, origin, vector)
 
 
 def _row_sums(rows: Tensor, origin: Tensor | None, vector: Tensor | None) -> tuple[Tensor, Tensor]:

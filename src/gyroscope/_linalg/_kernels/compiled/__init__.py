@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from gyroscope._core.garbage import no_collection
+
 
 def __getattr__(name: str) -> Any:
     try:
-        return importlib.import_module(f"{__name__}.{name}")
+        with no_collection():
+            return importlib.import_module(f"{__name__}.{name}")
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.{name}":
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import pathlib
@@ -9,17 +10,27 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from gyroscope._linalg._kernels.compiled.whole_kernels import KernelCompiler
+
 # numba's own types are partial and change with its version: for the type checker it is untyped.
 numba: Any = importlib.import_module("numba")
 extending: Any = importlib.import_module("numba.extending")
+caching: Any = importlib.import_module("numba.core.caching")
 event: Any = importlib.import_module("numba.core.event")
+nrt: Any = importlib.import_module("numba.core.runtime")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_KNOWN = numba.version_info[:2] <= (0, 68)
+"""Whether this numba is one whose internals were tested, 0.60 to 0.68: with a later one kernels take longer to compile
+and to load."""
+
+_OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
 
 def helper(function: Function) -> Function:
-    """Compile a function that only kernels call, as part of them."""
-    return numba.njit(nogil=True, error_model="numpy")(function)  # type: ignore[no-any-return]
+    """Compile a function that only kernels call, as part of them. Python cannot call it."""
+    return numba.njit(**_OPTIONS, no_cpython_wrapper=True)(function)  # type: ignore[no-any-return]
 
 
 def kernel(function: Function) -> Function:
@@ -30,10 +41,38 @@ def kernel(function: Function) -> Function:
     """
     _KERNELS.add(function)
     function.__qualname__ = f"{function.__qualname__}_{_DIGEST}"
-    try:
-        return numba.njit(nogil=True, error_model="numpy", cache=True)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # no folder is writable: every process compiles for itself
-        return helper(function)
+    compiled = numba.njit(**_OPTIONS, **({"pipeline_class": KernelCompiler} if _KNOWN else {}))(function)
+    with contextlib.suppress(RuntimeError):  # no folder is writable: every process compiles for itself
+        if _KNOWN:
+            compiled._cache = _Cache(function)
+        else:
+            compiled.enable_caching()
+    return compiled  # type: ignore[no-any-return]
+
+
+class _CachedCode(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    """What the cache keeps of a compiled kernel."""
+
+    def reduce(self, compiled: Any) -> Any:
+        """Leave out the environments of inlined functions that the machine code does not refer to any more.
+
+        To restore one, numba imports the module of the function: SciPy's linear algebra for the sum of an array.
+        """
+        *parts, environments = super().reduce(compiled)
+        code = compiled.library.get_llvm_str()
+        return *parts, tuple(each for each in environments if code.count(each.env_name) > 1)  # more than declared
+
+
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
+    """Machine code on disk, loaded without the modules that numba needs to compile (0.3 s, half of it for SciPy)."""
+
+    _impl_class = _CachedCode
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load a kernel. numba's own method does the same after `target_context.refresh()`, which imports them all."""
+        nrt.rtsys.initialize(target_context)  # memory management, which kernels with work space call
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]

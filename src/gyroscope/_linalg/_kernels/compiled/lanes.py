@@ -161,11 +161,36 @@ def prefetch(emitter: Emitter, array: Any, index: Any) -> None:
     emitter.prefetch(array, index)
 
 
+@statement
+def copy(emitter: Emitter, source: Any, at: Any, target: Any, to: Any, count: Any) -> None:
+    """Copy values from source[at] on to target[to] and the following elements; the arrays are of one type.
+
+    For target[to : to + count] = source[at : at + count] numba compiles the message about shapes that differ: a second.
+    """
+    builder, kind = emitter.builder, emitter.kinds[0]
+    places = builder.gep(target, [to]), builder.gep(source, [at])
+    cgutils.raw_memcpy(builder, *places, count, kind.dtype.bitwidth // 8)
+
+
 @intrinsic
 def broadcast(typing: Any, array: Any, value: Any) -> Any:
     """Return a vector of the array's type that holds the value in all lanes."""
     kind = lanes_of(array)
     return kind(array, array.dtype), lambda emitter, data, value: emitter.splat(value, kind)
+
+
+@intrinsic
+def added_lanes(typing: Any, vector: Any) -> Any:
+    """Return the sum of a vector's elements, halves first."""
+
+    def emit(emitter: Emitter, value: Any) -> Any:
+        parts = [emitter.builder.extract_element(value, ir.IntType(32)(i)) for i in range(vector.count)]
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [emitter.builder.fadd(parts[i], parts[i + half]) for i in range(half)]
+        return parts[0]
+
+    return vector.dtype(vector), emit
 
 
 _wide = Lanes(types.float64, WIDE)
@@ -242,6 +267,14 @@ where_positive = _elementwise(_where_positive)
 
 
 @helper
+def aligned(size: int, like: Any) -> Any:
+    """Return a new array of zeros that begins at a cache line: a load across two lines takes twice as long."""
+    line = 64 // like.itemsize
+    zeros = np.zeros(size + line, like.dtype)
+    return zeros[-zeros.ctypes.data % 64 // like.itemsize :]
+
+
+@helper
 def padded(rows: Any, n: int, stride: int, start: int, end: int, width: int) -> Any:
     """Copy columns start, ..., end - 1 of rows[row * stride + column] to a block of `width` columns, padded with zeros.
 
@@ -250,5 +283,5 @@ def padded(rows: Any, n: int, stride: int, start: int, end: int, width: int) -> 
     """
     block = np.zeros(n * width, rows.dtype)
     for row in range(n):
-        block[row * width : row * width + end - start] = rows[row * stride + start : row * stride + end]
+        copy(rows, row * stride + start, block, row * width, end - start)
     return block

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gyroscope._linalg._kernels.compiled.build import helper, kernel, numba
-from gyroscope._linalg._kernels.compiled.lanes import lane_count, load, pointer, prefetch, store, where_positive
+from gyroscope._linalg._kernels.compiled.lanes import copy, lane_count, load, pointer, prefetch, store, where_positive
 from gyroscope._linalg._kernels.compiled.row_loops import shift_and_clip_row
 from gyroscope._linalg._kernels.compiled.unrolled import ROWS, add_products
 
@@ -67,7 +67,7 @@ def _products(grad_output: Any, inputs: Any, places: Any, out: Any, at: int, b: 
         for sample in range(b):
             here, there = places[sample] + column, sample * width
             if column + width > n:
-                strip[there : there + n - column] = inputs[here : here + n - column]
+                copy(inputs, here, strip, there, n - column)
                 continue
             store(strip, there, load(inputs, here))
             store(strip, there + width // 2, load(inputs, here + width // 2))
@@ -86,7 +86,7 @@ def _products(grad_output: Any, inputs: Any, places: Any, out: Any, at: int, b: 
 @helper
 def _sums(grad_output: Any, out: Any, at: int, b: int, m: int) -> None:
     """out[at + i] = the sum over b samples of grad_output[sample, i]."""
-    out[at : at + m] = grad_output[:m]
+    copy(grad_output, 0, out, at, m)
     for sample in range(1, b):
         for i in range(m):
             out[at + i] += grad_output[sample * m + i]
@@ -146,16 +146,16 @@ def classify(
     The gradients are those of the loss times the share of the sample's worker. `back_panels` are the transposed weights
     of the last layer. A sample whose target is `ignored` has no loss and no gradient.
     """
-    b = targets.size // shares.size
+    b, start = targets.size // shares.size, np.int64(0)  # numba would compile `_linear` again for a literal 0
     block = np.empty(_SAMPLES * m, inputs.dtype)
     for first in range(begin, end, _SAMPLES):
         last = min(first + _SAMPLES, end)
-        _linear(inputs, index, panels, bias, block, 0, first, end, n, m)
-        _rectify(block, 0, block, hidden, first * m, last * m)
+        _linear(inputs, index, panels, bias, block, start, first, end, n, m)
+        _rectify(block, start, block, hidden, first * m, last * m)
         _linear(hidden, index[:0], last_panels, last_bias, grad_logits, first * c, first, last, m, c)
         for sample in range(first, last):
             losses[sample] = _cross_entropy(grad_logits, sample * c, c, targets[sample], ignored, shares[sample // b])
-        _linear(grad_logits, index[:0], back_panels, no_bias, block, 0, first, last, c, m)
+        _linear(grad_logits, index[:0], back_panels, no_bias, block, start, first, last, c, m)
         _rectify(hidden, first * m, block, grad_preactivation, first * m, last * m)
 
 

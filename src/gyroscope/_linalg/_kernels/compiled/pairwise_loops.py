@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 
 from gyroscope._linalg._kernels.compiled.build import helper, kernel
-from gyroscope._linalg._kernels.compiled.lanes import padded, prefetch
+from gyroscope._linalg._kernels.compiled.lanes import (
+    WIDE,
+    aligned,
+    broadcast_wide,
+    load_wide,
+    multiply,
+    narrow,
+    padded,
+    prefetch,
+    store,
+    subtract,
+)
 from gyroscope._linalg._kernels.compiled.unrolled import TILES, add_squares
 
 WIDTH = 256
@@ -41,35 +52,65 @@ def tiles(n: int) -> Any:
 
 
 @kernel
-def squares(rows: Any, n: int, stride: int, bounds: Any, tiles: Any, tables: Any, first: int, last: int) -> None:
+def squares(
+    rows: Any, n: int, stride: int, bounds: Any, tiles: Any, tables: Any, factors: Any, origin: Any, first: int,
+    last: int,
+) -> None:  # fmt: skip
     """Write the squared distances of rows i < j of rows[row * stride + column] to tables[piece, i * n + j].
 
-    Each piece is a range of columns that starts at a bound; this call computes pieces first, ..., last - 1.
+    Each piece is a range of columns that starts at a bound; this call computes pieces first, ..., last - 1. Unless
+    there are no factors, they are the distances between the differences of the rows from the origin (unless empty, for
+    zero), times factors[piece, row]; a row with the factor 0 counts as zero, whatever it holds.
     """
+    sums = np.empty(tiles.shape[0] * _PAIRS * _LANES)
+    block = aligned(n * WIDTH if factors.size else 0, rows)
     for piece in range(first, last):
-        _squares(rows, n, stride, bounds[piece], bounds[piece + 1], tiles, tables[piece])
+        sums[:] = 0.0
+        begin, end = bounds[piece], bounds[piece + 1]
+        for start in range(begin, end, WIDTH):
+            source, at, step = rows, start, stride
+            if factors.size:
+                _scale(rows, n, stride, start, min(start + WIDTH, end), factors[piece], origin, block)
+                source, at, step = block, 0, WIDTH
+            elif start + WIDTH > end:
+                source, at, step = padded(rows, n, stride, start, end, WIDTH), 0, WIDTH
+            for tile in range(tiles.shape[0]):
+                for row in range(tile, n, tiles.shape[0]):  # prefetch the next block, some rows with each tile
+                    for column in range(0, WIDTH, _LINE // rows.itemsize):
+                        prefetch(rows, row * stride + start + WIDTH + column)
+                left, right = at + tiles[tile, 0] * step, at + tiles[tile, 1] * step
+                add_squares(source, left, right, step, WIDTH, tiles[tile, 2], sums, tile * _PAIRS * _LANES)
+        for tile in range(tiles.shape[0]):
+            left, right = tiles[tile, 0], tiles[tile, 1]
+            place = tile * _PAIRS * _LANES
+            for i in range(min(TILE, n - left)):
+                for j in range(i + 1 if left == right else 0, min(TILE, n - right)):
+                    tables[piece, (left + i) * n + right + j] = sums[place : place + _LANES].sum()
+                    place += _LANES
 
 
 @helper
-def _squares(rows: Any, n: int, stride: int, begin: int, end: int, tiles: Any, table: Any) -> None:
-    sums = np.zeros(tiles.shape[0] * _PAIRS * _LANES)
-    for start in range(begin, end, WIDTH):
-        source, at, step = rows, start, stride
-        if start + WIDTH > end:
-            source, at, step = padded(rows, n, stride, start, end, WIDTH), 0, WIDTH
-        for tile in range(tiles.shape[0]):
-            for row in range(tile, n, tiles.shape[0]):  # prefetch the next block, some rows with each tile
-                for column in range(0, WIDTH, _LINE // rows.itemsize):
-                    prefetch(rows, row * stride + start + WIDTH + column)
-            left, right = at + tiles[tile, 0] * step, at + tiles[tile, 1] * step
-            add_squares(source, left, right, step, WIDTH, tiles[tile, 2], sums, tile * _PAIRS * _LANES)
-    for tile in range(tiles.shape[0]):
-        left, right = tiles[tile, 0], tiles[tile, 1]
-        place = tile * _PAIRS * _LANES
-        for i in range(min(TILE, n - left)):
-            for j in range(i + 1 if left == right else 0, min(TILE, n - right)):
-                table[(left + i) * n + right + j] = sums[place : place + _LANES].sum()
-                place += _LANES
+def _scale(rows: Any, n: int, stride: int, start: int, end: int, factors: Any, origin: Any, block: Any) -> None:
+    """Write factor * (row - origin) in columns start, ..., end - 1 to a block of WIDTH columns, padded with zeros."""
+    whole = end - (end - start) % WIDE
+    for row in range(n):
+        at, to, factor = row * stride, row * WIDTH - start, factors[row]
+        if factor == 0:
+            block[row * WIDTH : (row + 1) * WIDTH] = 0
+            continue
+        wide = broadcast_wide(factor)
+        for column in range(start, whole, WIDE):
+            value = load_wide(rows, at + column)
+            if origin.size:
+                value = subtract(value, load_wide(origin, column))
+            store(block, to + column, narrow(rows, multiply(value, wide)))
+        for column in range(whole, end):
+            rest = np.float64(rows[at + column])
+            if origin.size:
+                rest -= origin[column]
+            block[to + column] = rest * factor
+        if end < start + WIDTH:
+            block[to + end : (row + 1) * WIDTH] = 0
 
 
 @kernel

@@ -12,6 +12,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     add,
     broadcast,
     broadcast_wide,
+    copy,
     lane_count,
     load,
     load_wide,
@@ -56,6 +57,39 @@ def _is_zero(like: Any, even: Any, odd: Any) -> bool:
     total = np.empty(lane_count(like), like.dtype)
     store(total, 0, add(even, odd))
     return bool(total.sum() == 0)
+
+
+@kernel
+def check_and_gather(
+    rows: Any, n: int, stride: int, bounds: Any, places: Any, cuts: Any, out: Any, finite: Any, first: int, last: int
+) -> None:
+    """Find out which rows are finite, and copy their values at some places, while these are in the cache.
+
+    For the columns of pieces first, ..., last - 1, which start at the bounds. finite[piece] has a value per row. There
+    are several sorted sequences of places, one after the other. Those of sequence i that are in a piece begin at
+    places[cuts[piece, i]], and out[row * places.size + k] is the row's value at places[k].
+    """
+    step, zero = lane_count(rows), broadcast(rows, 0.0)
+    for piece in range(first, last):
+        begin, end = bounds[piece], bounds[piece + 1]
+        whole = end - (end - begin) % (4 * step)
+        for row in range(n):
+            at = row * stride
+            a = b = c = d = zero
+            for k in range(at + begin, at + whole, 4 * step):
+                a, b = multiply_add(load(rows, k), zero, a), multiply_add(load(rows, k + step), zero, b)
+                c = multiply_add(load(rows, k + 2 * step), zero, c)
+                d = multiply_add(load(rows, k + 3 * step), zero, d)
+            good = _is_zero(rows, add(a, b), add(c, d))
+            for k in range(at + whole, at + end):
+                good &= bool(np.isfinite(rows[k]))
+            finite[piece, row] = good
+            for sequence in range(cuts.shape[1]):
+                begin_here, end_here = cuts[piece, sequence], cuts[piece + 1, sequence]
+                target = out[row * places.size + begin_here : row * places.size + end_here]
+                some = places[begin_here:end_here]
+                for k in range(some.size):
+                    target[k] = rows[np.uint64(at + some[k])]
 
 
 @kernel
@@ -228,7 +262,7 @@ def _write_sums(memory: Any, at: int, gradient: Any, other: int, width: int, mu:
         left, right = _rest(memory, at + whole, at + width), _rest(gradient, other + whole, other + width)
         store(left, 0, _sum(left, 0, right, 0, mu, gain))
         store(left, step, _sum(left, step, right, step, mu, gain))
-        memory[at + whole : at + width] = left[: width - whole]
+        copy(left, 0, memory, at + whole, width - whole)
     for k in range(whole - 2 * step, -1, -2 * step):
         store(memory, at + k, _sum(memory, at + k, gradient, other + k, mu, gain))
         store(memory, at + k + step, _sum(memory, at + k + step, gradient, other + k + step, mu, gain))

@@ -27,14 +27,14 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     subtract,
     where_less,
 )
-from gyroscope._linalg._kernels.compiled.unrolled import merge_runs, sort_run
+from gyroscope._linalg._kernels.compiled.unrolled import MIXED, MIXED_VECTORS, add_mixtures, merge_runs, sort_run
 
 
 @kernel
 def columns(
     rows: Any, n: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any, candidates: Any,
     bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any, share_bounds: Any,
-    nested: bool, dense: Any, dense_rows: Any, out: Any, begin: int, end: int,
+    nested: bool, dense: Any, dense_rows: Any, common: int, out: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 
@@ -45,7 +45,7 @@ def columns(
     If there are mixtures, they are the network's inputs instead of the rows, computed block by block: mixture i is the
     sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Nested mixtures are
     means of ever fewer rows: mixture i is shares[i] times the sum of the rows share_rows[i:]. If most shares are not
-    zero, `dense` holds all of them, those of mixture i in dense_rows from dense[i * dense_rows.size] on.
+    zero, `dense` holds all of them, as `_mix_dense` takes them.
     """
     d = out.size // max(1, ranks.size)
     mixed = share_bounds.size > 1
@@ -62,7 +62,7 @@ def columns(
         if mixed:
             if nested:
                 _mix_nested(source, at, step, mixtures, width, shares, share_rows)
-            elif not dense.size or not _mix_dense(source, at, step, mixtures, width, dense, dense_rows, n):
+            elif not dense.size or not _mix_dense(source, at, step, mixtures, width, dense, dense_rows, common, n):
                 _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
             source, at, step = mixtures, 0, width
         _network(source, at, step, scratch, width, leaves, merges, wires)
@@ -133,42 +133,33 @@ def _mix(
 
 @helper
 def _mix_dense(
-    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, count: int
+    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, common: int, count: int
 ) -> bool:
-    """Compute three mixtures of all of share_rows at once, mixture i by shares[i * share_rows.size :].
+    """Compute several mixtures of all of share_rows at once: every value is read for up to MIXED of them.
 
-    Every value is read for three of them. Returns whether all mixtures are finite: here a row that is not spoils also
-    mixtures in which it has no share.
+    The first `common` rows have the same share in all mixtures, shares[k]: their sum is computed once. The shares of
+    mixture i in the other rows follow, from shares[common + i * (share_rows.size - common)] on. Returns whether all
+    mixtures are finite: here a row that is not spoils also mixtures in which it has no share.
     """
-    step, k = lane_count(source), share_rows.size
-    zero = broadcast(source, 0.0)
-    lost = zero
-    for column in range(0, width, 2 * step):
-        for mixture in range(0, count, 3):
-            second, third = min(mixture + 1, count - 1), min(mixture + 2, count - 1)
-            a = b = c = d = e = f = zero
-            for index in range(k):
-                place = at + share_rows[index] * stride + column
-                if mixture == 0:
-                    prefetch(source, place + width)
-                left, right = load(source, place), load(source, place + step)
-                share = broadcast(source, shares[mixture * k + index])
-                a, b = multiply_add(share, left, a), multiply_add(share, right, b)
-                share = broadcast(source, shares[second * k + index])
-                c, d = multiply_add(share, left, c), multiply_add(share, right, d)
-                share = broadcast(source, shares[third * k + index])
-                e, f = multiply_add(share, left, e), multiply_add(share, right, f)
-            store(mixtures, mixture * width + column, a)
-            store(mixtures, mixture * width + column + step, b)
-            store(mixtures, second * width + column, c)
-            store(mixtures, second * width + column + step, d)
-            store(mixtures, third * width + column, e)
-            store(mixtures, third * width + column + step, f)
-            lost = multiply_add(zero, add(add(a, c), e), lost)
-            lost = multiply_add(zero, add(add(b, d), f), lost)
-    sums = np.empty(step, mixtures.dtype)
-    store(sums, 0, lost)
-    return bool(sums.sum() == 0)
+    lanes = lane_count(source)
+    base, lost = np.zeros(width, source.dtype), np.zeros(lanes, source.dtype)
+    others = share_rows[common:]
+    tiles = -(-count // MIXED)
+    for column in range(0, width, MIXED_VECTORS * lanes):
+        if common:
+            add_mixtures(
+                shares, 0, source, at + column, stride, share_rows, common, width, base, column, base, column, width,
+                lost, 1,
+            )  # fmt: skip
+        first = 0
+        for tile in range(tiles):  # of nearly equal size: a tile of one mixture takes almost as long as a full one
+            size = (count - first) // (tiles - tile)
+            add_mixtures(
+                shares, common + first * others.size, source, at + column, stride, others, others.size,
+                0 if tile else width, base, column, mixtures, first * width + column, width, lost, size,
+            )  # fmt: skip
+            first += size
+    return bool(lost.sum() == 0)
 
 
 @helper
@@ -219,11 +210,20 @@ def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, res
 
 @helper
 def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: Any) -> None:
-    for column in range(0, width, lane_count(scratch)):
-        total = load(scratch, order[first] * width + column)
+    step = lane_count(scratch)
+    divisor = broadcast(scratch, last - first)
+    for column in range(0, width, 4 * step):  # four sums at once hide the latency of an addition
+        at = order[first] * width + column
+        a, b = load(scratch, at), load(scratch, at + step)
+        c, d = load(scratch, at + 2 * step), load(scratch, at + 3 * step)
         for rank in range(first + 1, last):
-            total = add(total, load(scratch, order[rank] * width + column))
-        store(result, column, divide(total, broadcast(scratch, last - first)))
+            at = order[rank] * width + column
+            a, b = add(a, load(scratch, at)), add(b, load(scratch, at + step))
+            c, d = add(c, load(scratch, at + 2 * step)), add(d, load(scratch, at + 3 * step))
+        store(result, column, divide(a, divisor))
+        store(result, column + step, divide(b, divisor))
+        store(result, column + 2 * step, divide(c, divisor))
+        store(result, column + 3 * step, divide(d, divisor))
 
 
 @helper
@@ -234,23 +234,39 @@ def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> No
     If it moves past value i, value i is out and value i + size is in: two selects per value, which are added in order
     of rank. For an infinite center such differences are NaN: the result is inf, so the column is computed again.
     """
-    n = order.size
+    n, step = order.size, lane_count(scratch)
     zero, infinity, divisor = broadcast(scratch, 0.0), broadcast(scratch, np.inf), broadcast(scratch, size)
-    for column in range(0, width, lane_count(scratch)):
-        middle = load(result, column)
-        total = zero
+    for column in range(0, width, 2 * step):  # two sums at once hide the latency of their additions
+        left, right = load(result, column), load(result, column + step)
+        left_total = right_total = zero
         for rank in range(n):
-            value = load(scratch, order[rank] * width + column)
-            kept = value
+            at = order[rank] * width + column
+            left_kept, right_kept = load(scratch, at), load(scratch, at + step)
             if rank < n - size:
-                gained = load(scratch, order[rank + size] * width + column)
-                kept = where_less(subtract(gained, middle), subtract(middle, value), zero, kept)
+                gained = order[rank + size] * width + column
+                left_kept = _where_nearer(load(scratch, gained), left, left_kept, zero, left_kept)
+                right_kept = _where_nearer(load(scratch, gained + step), right, right_kept, zero, right_kept)
             if rank >= size:
-                passed = load(scratch, order[rank - size] * width + column)
-                kept = where_less(subtract(value, middle), subtract(middle, passed), kept, zero)
-            total = add(total, kept)
-        finite = where_less(middle, infinity, divide(total, divisor), infinity)
-        store(result, column, where_less(subtract(zero, middle), infinity, finite, infinity))
+                passed = order[rank - size] * width + column
+                left_kept = _where_nearer(load(scratch, at), left, load(scratch, passed), left_kept, zero)
+                right_kept = _where_nearer(
+                    load(scratch, at + step), right, load(scratch, passed + step), right_kept, zero
+                )
+            left_total, right_total = add(left_total, left_kept), add(right_total, right_kept)
+        store(result, column, _where_finite(left, divide(left_total, divisor), zero, infinity))
+        store(result, column + step, _where_finite(right, divide(right_total, divisor), zero, infinity))
+
+
+@helper
+def _where_nearer(above: Any, center: Any, below: Any, then: Any, otherwise: Any) -> Any:
+    """Return `then` where the value above the center is nearer to it than the one below, else `otherwise`."""
+    return where_less(subtract(above, center), subtract(center, below), then, otherwise)
+
+
+@helper
+def _where_finite(center: Any, value: Any, zero: Any, infinity: Any) -> Any:
+    """Return the value where the center is finite, else infinity."""
+    return where_less(subtract(zero, center), infinity, where_less(center, infinity, value, infinity), infinity)
 
 
 @helper

@@ -12,6 +12,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     absolute,
     add,
     broadcast_wide,
+    copy,
     divide,
     load_wide,
     multiply_add,
@@ -37,6 +38,13 @@ the L2 cache: row by row, which is much faster for main memory than column by co
 every other cache line: the hardware adds the neighbours.)"""
 
 
+_RUN = 8192
+"""Columns of a row that `weighted_sum` reads at once."""
+
+_AHEAD = 4 * WIDE
+"""How many columns before its use `weighted_sum` prefetches a row."""
+
+
 @kernel
 def moments(
     rows: Any, n: int, stride: int, bounds: Any, mean: Any, std: Any, squares: Any, first: int, last: int
@@ -56,9 +64,9 @@ def moments(
             rest, rest_std = np.empty(WIDE, rows.dtype), np.empty(WIDE if std.size else 0, rows.dtype)
             block = padded(rows, n, stride, whole, end, WIDE)
             squares[piece] += _moments(block, n, WIDE, 0, WIDE, rest, rest_std, 0)
-            mean[whole:end] = rest[: end - whole]
+            copy(rest, 0, mean, whole, end - whole)
             if std.size:
-                std[whole:end] = rest_std[: end - whole]
+                copy(rest_std, 0, std, whole, end - whole)
 
 
 @helper
@@ -103,29 +111,55 @@ def weighted_sum(
 ) -> None:  # fmt: skip
     """Add up the chosen of `height` rows times their factors, divide, add the origin (unless empty) times its share.
 
-    In columns begin, ..., end - 1 of rows[row * stride + column].
+    In columns begin, ..., end - 1 of rows[row * stride + column]. The kernel adds long runs of four rows at a time to
+    sums in the L2 cache: main memory delivers few long runs faster than short ones of all rows.
     """
-    rest = np.empty(WIDE, rows.dtype)
-    for start in range(begin, end, WIDE):
-        source, at, step, target, to = rows, start, stride, out, start
-        if start + WIDE > end:
-            source, at, step, target, to = padded(rows, height, stride, start, end, WIDE), 0, WIDE, rest, 0
-        total = broadcast_wide(0.0)
-        part = (start - begin) // WIDE % _LINES
-        for index in range(chosen.size):
-            which, line = _in_next_block(part, chosen.size, index)
-            prefetch(source, at + chosen[which] * step + line)
-            prefetch(source, at + chosen[index] * step + _NEAR)
-            total = multiply_add(load_wide(source, at + chosen[index] * step), broadcast_wide(factors[index]), total)
-        total = divide(total, broadcast_wide(divisor))
-        if origin.size:
-            also, place = origin, start
-            if start + WIDE > end:
-                also, place = padded(origin, 1, 0, start, end, WIDE), 0
-            total = multiply_add(load_wide(also, place), broadcast_wide(share), total)
-        store(target, to, narrow(rows, total))
-        if start + WIDE > end:
-            out[start:end] = rest[: end - start]
+    sums, rest = _aligned(min(_RUN, -(-(end - begin) // WIDE) * WIDE)), np.empty(WIDE, rows.dtype)
+    wide = np.int64(WIDE)  # numba would compile `_add_rows` again for literals
+    for start in range(begin, end, _RUN):
+        stop = min(start + _RUN, end)
+        whole = stop - (stop - start) % WIDE
+        _add_rows(rows, chosen, factors, stride, start, whole, sums)
+        for column in range(start, whole, WIDE):
+            total = divide(load_wide(sums, column - start), broadcast_wide(divisor))
+            if origin.size:
+                total = multiply_add(load_wide(origin, column), broadcast_wide(share), total)
+            store(out, column, narrow(rows, total))
+        if whole < stop:
+            _add_rows(padded(rows, height, stride, whole, stop, WIDE), chosen, factors, wide, 0 * wide, wide, sums)
+            total = divide(load_wide(sums, 0), broadcast_wide(divisor))
+            if origin.size:
+                total = multiply_add(
+                    load_wide(padded(origin, 1, 0, whole, stop, WIDE), 0), broadcast_wide(share), total
+                )
+            store(rest, 0, narrow(rows, total))
+            copy(rest, 0, out, whole, stop - whole)
+
+
+@helper
+def _add_rows(rows: Any, chosen: Any, factors: Any, stride: int, begin: int, end: int, sums: Any) -> None:
+    """Write the sums of the chosen rows times their factors, in a multiple of WIDE columns, to sums[0] and so on."""
+    for column in range(0, end - begin, WIDE):
+        store(sums, column, broadcast_wide(0.0))
+    fours = chosen.size - chosen.size % 4
+    for index in range(0, fours, 4):
+        a, b = begin + chosen[index] * stride, begin + chosen[index + 1] * stride
+        c, d = begin + chosen[index + 2] * stride, begin + chosen[index + 3] * stride
+        for_a, for_b = broadcast_wide(factors[index]), broadcast_wide(factors[index + 1])
+        for_c, for_d = broadcast_wide(factors[index + 2]), broadcast_wide(factors[index + 3])
+        for column in range(0, end - begin, WIDE):
+            prefetch(rows, a + column + _AHEAD)
+            prefetch(rows, b + column + _AHEAD)
+            prefetch(rows, c + column + _AHEAD)
+            prefetch(rows, d + column + _AHEAD)
+            total = multiply_add(load_wide(rows, a + column), for_a, load_wide(sums, column))
+            total = multiply_add(load_wide(rows, b + column), for_b, total)
+            total = multiply_add(load_wide(rows, c + column), for_c, total)
+            store(sums, column, multiply_add(load_wide(rows, d + column), for_d, total))
+    for index in range(fours, chosen.size):
+        at, factor = begin + chosen[index] * stride, broadcast_wide(factors[index])
+        for column in range(0, end - begin, WIDE):
+            store(sums, column, multiply_add(load_wide(rows, at + column), factor, load_wide(sums, column)))
 
 
 @kernel
@@ -133,7 +167,7 @@ def row_sums(
     rows: Any, n: int, stride: int, origin: Any, vector: Any, bounds: Any, squares: Any, dots: Any, first: int,
     last: int,
 ) -> None:  # fmt: skip
-    """Add up the squares of all rows (less the origin, unless empty), and their products with a vector (unless empty).
+    """Add up the squares of all rows, and their products with a vector (unless empty): less the origin, unless empty.
 
     For the columns of pieces first, ..., last - 1, which start at the bounds; squares[piece] and dots[piece] have a
     value per row.
@@ -141,23 +175,30 @@ def row_sums(
     for piece in range(first, last):
         begin, end = bounds[piece], bounds[piece + 1]
         whole = end - (end - begin) % WIDE
+        for row in range(0, n, 2):  # two rows at once: the origin and the vector are converted once for both
+            other = min(row + 1, n - 1)
+            at, also = row * stride, other * stride
+            square = dot = other_square = other_dot = broadcast_wide(0.0)
+            for column in range(begin, whole, WIDE):
+                value, other_value = load_wide(rows, at + column), load_wide(rows, also + column)
+                if origin.size:
+                    centre = load_wide(origin, column)
+                    value, other_value = subtract(value, centre), subtract(other_value, centre)
+                if vector.size:
+                    factor = load_wide(vector, column)
+                    dot, other_dot = multiply_add(value, factor, dot), multiply_add(other_value, factor, other_dot)
+                square = multiply_add(value, value, square)
+                other_square = multiply_add(other_value, other_value, other_square)
+            squares[piece, row], dots[piece, row] = _lanes(square).sum(), _lanes(dot).sum()
+            squares[piece, other], dots[piece, other] = _lanes(other_square).sum(), _lanes(other_dot).sum()
         for row in range(n):
             at = row * stride
-            square, dot = broadcast_wide(0.0), broadcast_wide(0.0)
-            for column in range(begin, whole, WIDE):
-                value = load_wide(rows, at + column)
-                if vector.size:
-                    dot = multiply_add(value, load_wide(vector, column), dot)
-                if origin.size:
-                    value = subtract(value, load_wide(origin, column))
-                square = multiply_add(value, value, square)
-            squares[piece, row], dots[piece, row] = _lanes(square).sum(), _lanes(dot).sum()
             for column in range(whole, end):
                 rest = np.float64(rows[at + column])
-                if vector.size:
-                    dots[piece, row] += rest * vector[column]
                 if origin.size:
                     rest -= origin[column]
+                if vector.size:
+                    dots[piece, row] += rest * vector[column]
                 squares[piece, row] += rest * rest
 
 

@@ -15,6 +15,9 @@ TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference fill 16 registers."""
 ROWS = 6
 """Of a tile of products: 6 x 2 sums, two vectors of the right matrix and a broadcast value take 15 registers."""
+MIXED = 4
+"""Mixtures of a tile: 4 x 3 sums, three vectors of a row and a broadcast share fill 16 registers."""
+MIXED_VECTORS = 3
 _AHEAD = 8
 """How many steps of depth before its use the right matrix is prefetched."""
 
@@ -152,6 +155,51 @@ def add_products(
                 emitter.store(out, vector(target, v), total.incomings[1][0], kind)
 
     switch(builder, shape, [functools.partial(tile, r, v) for r in range(1, ROWS + 1) for v in (1, 2)])
+
+
+@statement
+def add_mixtures(
+    emitter: Emitter, shares: Any, at: Any, source: Any, place: Any, stride: Any, chosen: Any, depth: Any, ahead: Any,
+    base: Any, base_at: Any, out: Any, to: Any, width: Any, lost: Any, count: Any,
+) -> None:  # fmt: skip
+    """Write `count` mixtures of rows, 1 to MIXED, in MIXED_VECTORS vectors.
+
+    Vector v of mixture i, at out[to + i * width], is that of base[base_at] plus the sum over k < depth of
+    shares[at + i * depth + k] times source[place + chosen[k] * stride]. Zero times each of them is added to the vector
+    at lost[0]. Unless `ahead` is 0, the values that many elements further on are prefetched.
+    """
+    builder, whole, kind = emitter.builder, at.type, lanes_of(emitter.kinds[2])
+
+    def tile(rows: int, prefetches: bool) -> None:
+        vectors = [whole(v * kind.count) for v in range(MIXED_VECTORS)]
+        begin = [emitter.load(base, builder.add(base_at, v), kind) for v in vectors]
+        lefts = [builder.add(at, builder.mul(depth, whole(i))) for i in range(rows)]
+        before = builder.block
+        with loop_over(builder, depth, 1) as k:
+            sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
+            row = builder.load(builder.gep(chosen, [k]))
+            here = builder.add(place, builder.mul(row, stride))
+            for v in vectors[::2] if prefetches else ():  # more than a cache line
+                emitter.prefetch(source, builder.add(builder.add(here, ahead), v))
+            values = [emitter.load(source, builder.add(here, v), kind) for v in vectors]
+            for left, line in zip(lefts, sums, strict=True):
+                share = emitter.splat(builder.load(builder.gep(shares, [builder.add(left, k)])), kind)
+                for value, total, first in zip(values, line, begin, strict=True):
+                    total.add_incoming(first, before)
+                    total.add_incoming(emitter.call("fmuladd", share, value, total), builder.block)
+        zero = emitter.constant(kind, 0.0)
+        nothing = emitter.load(lost, whole(0), kind)
+        for i, line in enumerate(sums):
+            target = builder.add(to, builder.mul(width, whole(i)))
+            for v, total in zip(vectors, line, strict=True):
+                emitter.store(out, builder.add(target, v), total.incomings[1][0], kind)
+                nothing = emitter.call("fmuladd", zero, total.incomings[1][0], nothing)
+        emitter.store(lost, whole(0), nothing, kind)
+
+    shapes = [(rows, prefetches) for prefetches in (False, True) for rows in range(1, MIXED + 1)]
+    further = builder.select(builder.icmp_signed("!=", ahead, whole(0)), whole(MIXED), whole(0))
+    shape = builder.add(builder.sub(count, whole(1)), further)
+    switch(builder, shape, [functools.partial(tile, *each) for each in shapes])
 
 
 @contextlib.contextmanager
