@@ -13,7 +13,9 @@ import numpy as np
 from gyroscope._linalg._kernels.compiled.build import helper, kernel
 from gyroscope._linalg._kernels.compiled.lanes import (
     add,
+    added_lanes,
     broadcast,
+    copy,
     divide,
     lane_count,
     load,
@@ -27,7 +29,13 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     subtract,
     where_less,
 )
-from gyroscope._linalg._kernels.compiled.unrolled import MIXED, MIXED_VECTORS, add_mixtures, merge_runs, sort_run
+from gyroscope._linalg._kernels.compiled.unrolled import (
+    MIXED,
+    MIXED_VECTORS,
+    add_mixtures,
+    merge_runs,
+    sort_run,
+)
 
 
 @kernel
@@ -53,7 +61,7 @@ def columns(
     mixtures = np.empty(n * width if mixed else 0, rows.dtype)
     scratch = np.empty(n * width, rows.dtype)
     column = np.empty(n, rows.dtype)
-    result = np.empty(width, rows.dtype)
+    part = np.empty(width, rows.dtype)
     for start in range(begin, end, width):
         filled = min(width, end - start)
         source, at, step = rows, start, stride
@@ -67,33 +75,35 @@ def columns(
             source, at, step = mixtures, 0, width
         _network(source, at, step, scratch, width, leaves, merges, wires)
         for value in range(max(1, ranks.size)):
+            begins = value * d + start
+            result, to = (out, begins) if filled == width else (part, 0)
             if ranks.size:
-                _select(scratch, width, candidates, bounds[value], bounds[value + 1], result)
+                _select(scratch, width, candidates, bounds[value], bounds[value + 1], result, to)
             else:
-                _mean(scratch, width, order, first, last, result)
+                _mean(scratch, width, order, first, last, result, to)
                 if nearest:
-                    _nearest(scratch, width, order, nearest, result)
-            target = out[value * d + start : value * d + start + filled]
-            not_finite = 0
-            for place in range(filled):
-                target[place] = result[place]
-                not_finite += not abs(result[place]) < np.inf
-            if not_finite == 0:
+                    _nearest(scratch, width, order, nearest, result, to)
+            finite = _all_finite(result, to, width)
+            if filled < width:
+                copy(part, 0, out, begins, filled)
+            if finite:
                 continue
             for place in range(filled):
-                if np.isfinite(result[place]):
+                if np.isfinite(out[begins + place]):
                     continue
                 nans = _nans(source, n, step, at + place)
                 if ranks.size:
                     if ranks[value] >= n - nans:
-                        target[place] = np.nan
+                        out[begins + place] = np.nan
                     continue
                 for rank in range(n):
-                    column[rank] = scratch[order[rank] * width + place] if rank < n - nans else np.nan
-                target[place] = _mean_of(column, first, last)
+                    here = order[rank] * width + place
+                    column[rank] = scratch[here] if rank < n - nans else np.nan
+                center = _mean_of(column, first, last)
                 if nearest:
-                    left = _window(column, target[place], nearest)
-                    target[place] = _mean_of(column, left, left + nearest)
+                    left = _window(column, center, nearest)
+                    center = _mean_of(column, left, left + nearest)
+                out[begins + place] = center
 
 
 @helper
@@ -192,69 +202,87 @@ def _mix_nested(source: Any, at: int, stride: int, mixtures: Any, width: int, sh
 
 
 @helper
-def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, result: Any) -> None:
+def _four(scratch: Any, at: int) -> Any:
+    """Return four vectors. Four sums at once hide the latency of an addition."""
     step = lane_count(scratch)
-    for column in range(0, width, 4 * step):  # four at once: computing the addresses costs as much as comparing
-        a = b = c = d = broadcast(scratch, np.inf)
-        for pair in range(begin, end):
-            left, right = candidates[pair, 0] * width + column, candidates[pair, 1] * width + column
-            a = minimum(a, maximum(load(scratch, left), load(scratch, right)))
-            b = minimum(b, maximum(load(scratch, left + step), load(scratch, right + step)))
-            c = minimum(c, maximum(load(scratch, left + 2 * step), load(scratch, right + 2 * step)))
-            d = minimum(d, maximum(load(scratch, left + 3 * step), load(scratch, right + 3 * step)))
-        store(result, column, a)
-        store(result, column + step, b)
-        store(result, column + 2 * step, c)
-        store(result, column + 3 * step, d)
+    return load(scratch, at), load(scratch, at + step), load(scratch, at + 2 * step), load(scratch, at + 3 * step)
 
 
 @helper
-def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: Any) -> None:
-    step = lane_count(scratch)
-    divisor = broadcast(scratch, last - first)
-    for column in range(0, width, 4 * step):  # four sums at once hide the latency of an addition
-        at = order[first] * width + column
-        a, b = load(scratch, at), load(scratch, at + step)
-        c, d = load(scratch, at + 2 * step), load(scratch, at + 3 * step)
+def _store_four(result: Any, to: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    step = lane_count(result)
+    store(result, to, a)
+    store(result, to + step, b)
+    store(result, to + 2 * step, c)
+    store(result, to + 3 * step, d)
+
+
+@helper
+def _select(scratch: Any, width: int, candidates: Any, begin: int, end: int, result: Any, to: int) -> None:
+    for column in range(0, width, 4 * lane_count(scratch)):
+        a, b, c, d = _larger(scratch, width, candidates, begin, column)
+        for pair in range(begin + 1, end):
+            e, f, g, h = _larger(scratch, width, candidates, pair, column)
+            a, b, c, d = minimum(a, e), minimum(b, f), minimum(c, g), minimum(d, h)
+        _store_four(result, to + column, a, b, c, d)
+
+
+@helper
+def _larger(scratch: Any, width: int, candidates: Any, pair: int, column: int) -> Any:
+    """Return the larger key of a pair of wires, in four vectors."""
+    a, b, c, d = _four(scratch, candidates[pair, 0] * width + column)
+    e, f, g, h = _four(scratch, candidates[pair, 1] * width + column)
+    return maximum(a, e), maximum(b, f), maximum(c, g), maximum(d, h)
+
+
+@helper
+def _mean(scratch: Any, width: int, order: Any, first: int, last: int, result: Any, to: int) -> None:
+    divisor = broadcast(result, last - first)
+    for column in range(0, width, 4 * lane_count(scratch)):
+        a, b, c, d = _four(scratch, order[first] * width + column)
         for rank in range(first + 1, last):
-            at = order[rank] * width + column
-            a, b = add(a, load(scratch, at)), add(b, load(scratch, at + step))
-            c, d = add(c, load(scratch, at + 2 * step)), add(d, load(scratch, at + 3 * step))
-        store(result, column, divide(a, divisor))
-        store(result, column + step, divide(b, divisor))
-        store(result, column + 2 * step, divide(c, divisor))
-        store(result, column + 3 * step, divide(d, divisor))
+            e, f, g, h = _four(scratch, order[rank] * width + column)
+            a, b, c, d = add(a, e), add(b, f), add(c, g), add(d, h)
+        a, b, c, d = divide(a, divisor), divide(b, divisor), divide(c, divisor), divide(d, divisor)
+        _store_four(result, to + column, a, b, c, d)
 
 
 @helper
-def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any) -> None:
+def _nearest(scratch: Any, width: int, order: Any, size: int, result: Any, to: int) -> None:
     """Replace each `result` by the mean of the `size` values nearest to it.
 
     The window moves right past value i while that is farther from the center than value i + size, which it would gain.
     If it moves past value i, value i is out and value i + size is in: two selects per value, which are added in order
-    of rank. For an infinite center such differences are NaN: the result is inf, so the column is computed again.
+    of rank. For an infinite center such differences are NaN: so is the result, and the column is computed again.
     """
-    n, step = order.size, lane_count(scratch)
-    zero, infinity, divisor = broadcast(scratch, 0.0), broadcast(scratch, np.inf), broadcast(scratch, size)
-    for column in range(0, width, 2 * step):  # two sums at once hide the latency of their additions
-        left, right = load(result, column), load(result, column + step)
-        left_total = right_total = zero
+    n, zero, divisor = order.size, broadcast(result, 0.0), broadcast(result, size)
+    for column in range(0, width, 4 * lane_count(scratch)):
+        p, q, r, s = _four(result, to + column)
+        a = b = c = d = zero
         for rank in range(n):
-            at = order[rank] * width + column
-            left_kept, right_kept = load(scratch, at), load(scratch, at + step)
+            e, f, g, h = _four(scratch, order[rank] * width + column)
+            t, u, v, w = e, f, g, h
             if rank < n - size:
-                gained = order[rank + size] * width + column
-                left_kept = _where_nearer(load(scratch, gained), left, left_kept, zero, left_kept)
-                right_kept = _where_nearer(load(scratch, gained + step), right, right_kept, zero, right_kept)
+                i, j, k, m = _four(scratch, order[rank + size] * width + column)
+                t, u = _where_nearer(i, p, e, zero, e), _where_nearer(j, q, f, zero, f)
+                v, w = _where_nearer(k, r, g, zero, g), _where_nearer(m, s, h, zero, h)
             if rank >= size:
-                passed = order[rank - size] * width + column
-                left_kept = _where_nearer(load(scratch, at), left, load(scratch, passed), left_kept, zero)
-                right_kept = _where_nearer(
-                    load(scratch, at + step), right, load(scratch, passed + step), right_kept, zero
-                )
-            left_total, right_total = add(left_total, left_kept), add(right_total, right_kept)
-        store(result, column, _where_finite(left, divide(left_total, divisor), zero, infinity))
-        store(result, column + step, _where_finite(right, divide(right_total, divisor), zero, infinity))
+                i, j, k, m = _four(scratch, order[rank - size] * width + column)
+                t, u = _where_nearer(e, p, i, t, zero), _where_nearer(f, q, j, u, zero)
+                v, w = _where_nearer(g, r, k, v, zero), _where_nearer(h, s, m, w, zero)
+            a, b, c, d = add(a, t), add(b, u), add(c, v), add(d, w)
+        a, b = _where_finite(p, divide(a, divisor)), _where_finite(q, divide(b, divisor))
+        c, d = _where_finite(r, divide(c, divisor)), _where_finite(s, divide(d, divisor))
+        _store_four(result, to + column, a, b, c, d)
+
+
+@helper
+def _all_finite(result: Any, at: int, width: int) -> bool:
+    zero = broadcast(result, 0.0)
+    nothing = zero
+    for column in range(0, width, lane_count(result)):
+        nothing = multiply_add(zero, load(result, at + column), nothing)
+    return bool(added_lanes(nothing) == 0)
 
 
 @helper
@@ -264,9 +292,9 @@ def _where_nearer(above: Any, center: Any, below: Any, then: Any, otherwise: Any
 
 
 @helper
-def _where_finite(center: Any, value: Any, zero: Any, infinity: Any) -> Any:
-    """Return the value where the center is finite, else infinity."""
-    return where_less(subtract(zero, center), infinity, where_less(center, infinity, value, infinity), infinity)
+def _where_finite(center: Any, value: Any) -> Any:
+    """Return the value where the center is finite, else NaN."""
+    return add(value, subtract(center, center))
 
 
 @helper
