@@ -48,6 +48,21 @@ def test_a_rank_without_weight_is_suspect() -> None:
     assert verdicts.report() == "step 4: 4 ok, rank 3 suspect (1.00)"
 
 
+def test_a_rule_that_leaves_out_more_than_f_rows_accuses_no_honest_rank() -> None:
+    steps = []
+    for step in range(40):
+        liar = Seen(True, 3.0)
+        steps.append([*(Seen(True, 1.0 + (rank + step) % 4 / 10) for rank in range(4)), liar])
+    krum = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0], dtype=torch.float64)  # two of five rows
+    assert after(steps, weight=krum).report() == "step 40: 4 ok, rank 4 suspect (1.00)"
+    honest = RankVerdicts(5, 1)
+    for step in range(40):  # each rank is left out three times of five, and farthest off once
+        honest.take([Seen(True, 1.0 + (rank - step) % 5 / 10) for rank in range(5)], krum.roll(step))
+    assert honest.report() == "step 40: 5 ok"
+    broken = [[*seen[:3], NAN, seen[4]] for seen in steps]
+    assert after(broken, weight=krum).report() == "step 40: 4 ok, rank 3 non-finite (1.00)"
+
+
 def test_the_step_stops_when_more_than_f_ranks_are_bad() -> None:
     with pytest.raises(
         ExchangeError, match=r"3 of 7 .* f = 2: ranks 1 \(far from the others\), 4 \(not finite\), 6 \(missing\)"

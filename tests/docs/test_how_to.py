@@ -277,7 +277,7 @@ def leaderboard(setting: str, f: int, defence: str, column: str = "points_lost")
 
 def test_the_decision_for_20_workers_has_the_measured_figures() -> None:
     section = page("which-defence").partition("## For example: n = 20, f = 4, non-iid")[2].partition("\n## ")[0]
-    found = [[float(cell) for cell in cells[1:]] for cells in rows(section)[1:]]
+    found = [[float(cell.partition(" ")[0]) for cell in cells[1:]] for cells in rows(section)[1:]]
     measured = [
         [
             heterogeneity(data, "average")["none"],
@@ -288,6 +288,13 @@ def test_the_decision_for_20_workers_has_the_measured_figures() -> None:
         for data in ("dirichlet-0.5", "dirichlet-0.1", "sorted")
     ]
     assert found == [pytest.approx(values, abs=0.051) for values in zip(*measured, strict=True)]
+    final = [[cell.partition("(")[2].rstrip(")") for cell in cells[1:]] for cells in rows(section)[2:]]
+    names = (r"`fltrust` \(trusts\)", r"`nnm\+trimmed-mean`", "`caf`")
+    for name, where, values in zip(names, ("workers", "workers", "server"), final, strict=True):
+        for data, value in zip(("dirichlet-0.5", "dirichlet-0.1", "sorted"), values, strict=True):
+            marker = {"workers": f"<!-- {data} begin -->", "server": f"<summary>{data}, momentum at the server"}[where]
+            table = part("heterogeneity.md").partition(marker)[2].partition("<!--")[0].partition("</details>")[0]
+            assert re.search(rf"^\| {name} .* {re.escape(value)} \|$", table, re.M), (name, data, value)
     searched = re.findall(
         r"^\| `([\w.-]+)` \| `fltrust` .*? \| ([\d.]+) \| [\d.]+ \| `", part("heterogeneity.md"), re.M
     )

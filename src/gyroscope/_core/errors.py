@@ -41,14 +41,16 @@ class InfeasibleError(GyroscopeError, ValueError):
 class UnknownNameError(GyroscopeError, LookupError):
     """A rule, attack, task, placement, key or parameter that does not exist."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], of: str = "", also: Iterable[str] = ()) -> None:
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], of: str = "", also: Iterable[str] = (), remedy: str = ""
+    ) -> None:
         """Suggest the nearest name, or one that is known `also`, or all that begin with it; list the known ones."""
         choices = sorted(known)
         begun = [choice for choice in choices if choice.startswith(f"{name.lower()}-")]
         near = begun if len(begun) > 1 else [nearest(name, [*choices, *also])]
         hint = f"did you mean {either([repr(one) for one in near])}? " if near[0] else ""
         listing = ", ".join(choices) if choices else "it takes none"
-        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}")
+        super().__init__(f"unknown {kind} {name!r}{of and f' of {of}'}: {hint}Known: {listing}{remedy}")
 
 
 class ConfigError(GyroscopeError, ValueError):

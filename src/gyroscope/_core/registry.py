@@ -275,7 +275,9 @@ def _third_party(kind: str, table: Mapping[str, Factory[T]], name: str) -> Facto
     module_name, _, attribute = name.partition(":")
     if name not in points and not attribute:
         aliases = [alias for made in table.values() for alias in getattr(made, "aliases", ())]
-        raise UnknownNameError(kind, name, [*table, *points], also=aliases)
+        raise UnknownNameError(
+            kind, name, [*table, *points], also=aliases, remedy="; or your own, as module:Class (my_module:MyClass)"
+        )
     try:
         factory: Factory[T] = (
             points[name].load() if name in points else getattr(importlib.import_module(module_name), attribute)

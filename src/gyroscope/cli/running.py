@@ -113,8 +113,8 @@ def _dry_run(planned: RunPlan, processes: int, options: argparse.Namespace) -> i
     if guess.kinds:
         took, of_all = estimate.duration(guess.seconds), " for the others" if guess.missing else ""
         print_wrapped([f"about {took} with {processes} processes, and {guess.megabytes:,.0f} MB of disk{of_all}; from "
-                       f"{estimate.ROUNDS} rounds of each of {guess.kinds} kinds of run and a process's start, timed "
-                       "just now"])  # fmt: skip
+                       f"{estimate.ROUNDS} rounds of each of {guess.kinds} kinds of run (by task, rule, attack and f) "
+                       "and a process's start, timed just now"])  # fmt: skip
     return 0
 
 

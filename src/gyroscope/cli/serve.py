@@ -62,6 +62,21 @@ ones, as `gyroscope train` does. The numbers are the same.
 _ROW_FORMATS = """\
 how workers send rows: full; float16 or bfloat16, half the bytes; top-k:share=0.1, a tenth of the values, which costs
 accuracy and suits few rules: documentation: A parameter server with worker processes"""
+_USUAL: dict[str, Any] = {
+    "host": "127.0.0.1",
+    "port": 29517,
+    "deadline": 10.0,
+    "grace": 60.0,
+    "row_format": "full",
+    "server_shards": 1,
+    "server_shard_port": 0,
+    "keys": None,
+    "status_port": None,
+    "quarantine": 0,
+    "log_events": False,
+    "trust_network": False,
+}
+"""The defaults of what a run directory does not hold."""
 _OF_THE_OPERATOR = ("trust_network", "status_port", "quarantine")
 
 
@@ -72,7 +87,7 @@ def add(commands: Any) -> None:
         "a parameter server for worker processes",
         "Train a model with workers that are separate processes (gyroscope work), here or on other machines.",
         _SERVE_EXAMPLES,
-        port=29517,
+        port=_USUAL["port"],
     )
     _add(
         commands,
@@ -100,13 +115,15 @@ def _add(commands: Any, name: str, help: str, description: str, examples: str, p
 def _add_options(name: str, port: int, command: command_options.CommandParser) -> None:
     command_options.add_files(command)
     group = command.add_argument_group("where the server listens, and how long it waits for workers")
-    for flag, kind, default, metavar, text in (
-        ("--host", str, "127.0.0.1", "ADDR", "address of this machine to listen on"),
-        ("--port", int, port, "P", "port to listen on; 0 takes any that is free"),
-        ("--deadline", float, 10.0, "S", "seconds that a round waits for late workers, once it has enough rows"),
-        ("--grace", float, 60.0, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
-        ("--row-format", str, "full", "FORMAT", _ROW_FORMATS),
+    usual = {**_USUAL, "port": port}
+    for option, kind, metavar, text in (
+        ("host", str, "ADDR", "address of this machine to listen on"),
+        ("port", int, "P", "port to listen on; 0 takes any that is free"),
+        ("deadline", float, "S", "seconds that a round waits for late workers, once it has enough rows"),
+        ("grace", float, "S", "seconds to wait for enough workers; then the run stops with a checkpoint"),
+        ("row_format", str, "FORMAT", _ROW_FORMATS),
     ):
+        flag, default = f"--{option.replace('_', '-')}", usual[option]
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})")
     group.add_argument("--server-shards", type=int, metavar="S", default=1,
                        help="split the columns of all rows over S processes on this machine; for rules that read "
@@ -163,11 +180,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _again(options: argparse.Namespace) -> str:
-    """Return the options that say who may connect, and where: a run directory does not hold them."""
-    values = {"host": options.host, "port": options.port, "keys": options.keys, "status-port": options.status_port}
-    usual = {"host": "127.0.0.1", "port": 29517, "keys": None, "status-port": None}
-    given = [f" --{name} {shlex.quote(str(value))}" for name, value in values.items() if value != usual[name]]
-    return "".join([*given, " --trust-network" if options.trust_network else ""])
+    """Return the options that say who may connect, where, and how long to wait: a run directory does not hold them."""
+    given = {name: getattr(options, name) for name in _USUAL if getattr(options, name) != _USUAL[name]}
+    return "".join(
+        f" --{name.replace('_', '-')}" + ("" if value is True else f" {shlex.quote(str(value))}")
+        for name, value in given.items()
+    )
 
 
 def _print_event(event: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -19,14 +20,19 @@ _ATTEMPTS = 5
 """How often the ranks that are left try to form a group."""
 _POLL = 0.02
 
+log = logging.getLogger("gyroscope")
+
 
 class Ranks(NamedTuple):
     """Who takes part in a job whose ranks may be lost and started again: `gy.ddp(model, ranks=Ranks(...))`."""
 
     store: Store
-    """Through which ranks agree, such as a `torch.distributed.TCPStore`: in a process that outlives all ranks."""
+    """Through which ranks agree, such as a `torch.distributed.TCPStore`: in a process that outlives all ranks. A store
+    serves one job; for the next one give `torch.distributed.PrefixStore("another name", store)`."""
     rank: int
+    """Which one this is, from 0."""
     n: int
+    """How many there are, the missing ones included."""
 
 
 class Standing(NamedTuple):
@@ -165,13 +171,24 @@ class ElasticExchange(Exchange):
                     f"{', '.join(map(str, missing))} have ended or hang. Nothing was updated. What to do: start all "
                     "ranks again from what they saved"
                 )
+            before = self.members
             try:
                 self._connect(members)
             except RuntimeError:  # one more was lost meanwhile
                 continue
+            self._log(before, finished)
             self.admitted = standing.admitted
             return standing
         raise ExchangeError(f"rank {self.rank} found no group after {_ATTEMPTS} attempts: ranks are lost too fast")
+
+    def _log(self, before: list[int], step: int) -> None:
+        """Say who is lost and who is back; one rank speaks for all."""
+        lost = [rank for rank in before if rank not in self.members]
+        back = [rank for rank in self.members if rank not in before]
+        if self.rank == min(rank for rank in self.members if rank not in back):
+            for ranks, what in ((lost, f"lost, silent for {self.patience:g} s"), (back, "back")):
+                if ranks:
+                    log.warning("gyroscope: after step %d, %s: ranks %s", step, what, ", ".join(map(str, ranks)))
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
@@ -195,6 +212,12 @@ class ElasticExchange(Exchange):
     def join(self, seconds: float) -> None:
         """Ask the others to let this rank in, and wait until they do. Then it can `regroup` with them."""
         request = f"{self.rank}.{self.start}"
+        log.warning(
+            "gyroscope: rank %d was started before with this store: it waits up to %g s for the others to let it in. "
+            "For a new job, give a store of its own, or torch.distributed.PrefixStore(name, store)",
+            self.rank,
+            seconds,
+        )
         with self._reaching_the_store():
             self.store.set(f"join{self.store.add('joins', 1)}", request)
             self.store.wait([f"admitted{request}"], timedelta(seconds=seconds))

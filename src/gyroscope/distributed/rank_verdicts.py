@@ -48,8 +48,9 @@ class RankVerdicts:
     """A running verdict on each rank.
 
     In one step a row looks bad that is not finite, that lies `FAR` times as far from the aggregate as the middle row,
-    or that a rule with weights gives none while it gives some to others. A rank is *suspect* when half of its last
-    steps look bad, *non-finite* while its last row is.
+    or that gets no weight from a rule with weights. A rule such as Krum gives none to more than f rows, honest ones
+    among them: then the f rows look bad that are farthest from the aggregate. A rank is *suspect* when half of its last
+    steps look bad, *non-finite* while its last row is, *missing* while it sends none.
     """
 
     def __init__(self, n: int, f: int) -> None:
@@ -95,9 +96,12 @@ class RankVerdicts:
         asked = [rank for rank, row in enumerate(seen) if row.asked]
         garbage = [rank for rank in asked if not seen[rank].finite or seen[rank].distance > GARBAGE * usual]
         far = {rank for rank in asked if not seen[rank].finite or seen[rank].distance > FAR * usual}
-        ignored = set() if weight is None else {rank for rank in asked if float(weight[rank]) == 0.0}
+        ignored = [] if weight is None else [rank for rank in asked if float(weight[rank]) == 0.0]
+        if len(ignored) > self.f:
+            ignored.sort(key=lambda rank: seen[rank].distance if seen[rank].finite else math.inf)
+            ignored = ignored[len(ignored) - self.f :]
         rate = max(1 - _MEMORY, 1 / (self.steps + 1))
-        self.bad = far | ignored
+        self.bad = far.union(ignored)
         for rank in asked:
             bad = rank in self.bad
             self.suspicion[rank] += rate * (bad - self.suspicion[rank])

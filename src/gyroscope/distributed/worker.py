@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
 import os
 import random
@@ -20,7 +21,7 @@ from gyroscope._core import registry
 from gyroscope._core.errors import LinkError, UnknownNameError
 from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed import protocol, tls
-from gyroscope.distributed.certificates import identity_of
+from gyroscope.distributed.certificates import WorkerKeys, validity
 from gyroscope.distributed.connection import ServerConnection
 from gyroscope.distributed.protocol import Head, Message, Offer
 from gyroscope.distributed.row_formats import RowWriter
@@ -120,15 +121,20 @@ class Worker:
         """
         self.host, self.port, self.number = host, port, number
         self.context: ssl.SSLContext | None = None
+        self.expiry: datetime.datetime | None = None
+        """When this worker's certificate, or that of its authority, expires."""
         if certificate is not None:
             self.context = tls.worker_context(Path(certificate))
-            self.number = identity_of(Path(certificate).read_bytes()).number if number == protocol.UNKNOWN else number
+            keys = WorkerKeys.load(Path(certificate).parent, Path(certificate).stem)
+            self.number = keys.identity.number if number == protocol.UNKNOWN else number
+            self.expiry = keys.expiry
         self.patience, self.machine, self.report = patience, machine or {}, report
         self.identity = f"{socket.gethostname()} process {os.getpid()}"
         self.computer: RowComputer | None = None
         self.linked = False
         self.last_contact = time.monotonic()
         self._taken_since: float | None = None
+        self._waits = False
 
     def work(self) -> None:
         """Join, answer every round, and join again whenever the link breaks. Return once the run is over.
@@ -138,21 +144,29 @@ class Worker:
             LinkError: the server's offer cannot be used, or it does not let this worker join.
         """
         pause = _POLL_SECONDS
+        keys = "" if self.context else ". Or, if it has --keys: an address that begins with https://, and --cert"
         while True:
             try:
                 if self._work_once():
                     self.report("the run is over")
                     return
             except OSError as problem:
+                if self.expiry is not None and validity(self.expiry) == "expired":
+                    raise LinkError(
+                        f"this worker's certificate, or its authority's, expired on {self.expiry:%Y-%m-%d %H:%M} UTC, "
+                        "and no server accepts it: ask for a new one (gyroscope keys add)"
+                    ) from problem
                 why = (str(problem).splitlines() or [type(problem).__name__])[0][:120]
             else:
                 why = "the server is not ready"
             if self.linked:
                 self.linked, pause = False, _POLL_SECONDS
                 self.report(f"lost the server ({why}): trying again for {self.patience:g} s")
+            elif not self._waits:
+                self.report(f"no server that lets this worker join yet ({why}): trying for {self.patience:g} s{keys}")
+            self._waits = True
             silence = time.monotonic() - self.last_contact
             if silence > self.patience:
-                keys = ". Or, if it has --keys: an address that begins with https://, and --cert" * (not self.context)
                 raise ServerGoneError(
                     f"no server at {self.host}:{self.port} for {silence:.0f} s ({why}). What to do: start it with "
                     f"gyroscope serve (--resume DIR continues a run), then start this worker again{keys}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import heapq
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ def estimate(
 ) -> Estimate:
     """Time a process's start, and a few rounds and one evaluation per kind of run; compute the disk from sizes.
 
-    Kinds differ by task, rule and number of Byzantine workers; the rest hardly changes what a round costs.
+    Kinds differ by task, rule, attack and number of Byzantine workers; the rest hardly changes what a round costs.
 
     Args:
         jobs: What is to be run.
@@ -47,9 +48,9 @@ def estimate(
     loaded, missing = _load(configs)
     configs = [config for config in configs if config.task in loaded]
     kinds = {_kind(config): config for config in configs}
-    costs: dict[tuple[str, str, int], _Cost] = {}
+    costs: dict[tuple[str, str, str, int], _Cost] = {}
     for kind, config in kinds.items():
-        advance(f"timing {config.rule}", len(costs), len(kinds))
+        advance(f"timing {config.rule}, {config.attack}", len(costs), len(kinds))
         costs[kind] = _measure(config, loaded[config.task])
     if not configs:
         return Estimate(0.0, 0.0, 0, missing)
@@ -60,8 +61,10 @@ def estimate(
         seconds.append(cost.start + config.steps * cost.round + evaluations * cost.evaluation)
         megabytes += (config.steps * (_METRICS_BYTES + _WEIGHT_BYTES * config.workers) + 4 * cost.parameters) / 1e6
     advance("timing the start of a process", len(costs), len(kinds))
-    # However many processes there are, none takes less than the longest run.
-    return Estimate(_start_of_a_process() + max(sum(seconds) / processes, *seconds), megabytes, len(costs), missing)
+    busy = [0.0] * max(1, processes)  # as the pool does it: who is ready takes the next run
+    for each in seconds:
+        heapq.heapreplace(busy, busy[0] + each)
+    return Estimate(_start_of_a_process() + max(busy), megabytes, len(costs), missing)
 
 
 class _Cost(NamedTuple):
@@ -86,8 +89,8 @@ def _load(configs: Sequence[ResolvedConfig]) -> tuple[dict[str, Task], tuple[str
     return loaded, tuple(f"{title} ({n:,} run{'s' * (n != 1)}; {source})" for (title, source), n in missing.items())
 
 
-def _kind(config: ResolvedConfig) -> tuple[str, str, int]:
-    return config.task, config.rule, config.byzantine
+def _kind(config: ResolvedConfig) -> tuple[str, str, str, int]:
+    return config.task, config.rule, config.attack, config.byzantine
 
 
 def _measure(config: ResolvedConfig, task: Task) -> _Cost:

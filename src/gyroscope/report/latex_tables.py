@@ -84,7 +84,7 @@ def pivot_tables(lines: Sequence[Summary]) -> list[str]:
     """Return a table with rules as rows and attacks as columns for each value of the other settings that differ.
 
     A cell is the mean and the standard deviation of the best value; the best of a column is bold. A run that nobody
-    attacked is in the tables of all f.
+    attacked is in the tables of all f; a rule of which there is no other run is in the caption.
     """
     tasks: dict[tuple[str, str], list[Summary]] = {}
     for line in lines:
@@ -108,6 +108,12 @@ def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any]
     # Of several unattacked runs of a rule, the one that expects as many Byzantine workers as the attacked ones do.
     for line in sorted(lines, key=lambda line: _expected(line.setup.config) != expected):
         cells.setdefault((line.setup.config.rule, line.setup.config.attack), line)
+    # A baseline that nobody attacked, which drops are measured against, is a number for the caption and not a table.
+    plain = [key for key in cells if key[1] == NO_ATTACK]
+    baseline = None
+    if len(plain) == 1 and len(cells) > 2 and sum(rule == plain[0][0] for rule, _ in cells) == 1:
+        baseline = cells[plain[0]]
+        rules, attacks = ([each for each in found if each not in plain[0]] for found in (rules, attacks))
     columns = [[cells.get((rule, attack)) for rule in rules] for attack in attacks]
     texts = [_column(column) for column in columns]
     header = ["rule", *(escaped(value_text("attack", attack)) for attack in attacks)]
@@ -121,6 +127,8 @@ def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any]
         f"{', '.join(where)}: {metric.extreme} {metric.words}{unit}, mean ± standard deviation over "
         f"{_seed_counts(setups)} seeds; bold: the best of the column."
     )
+    if baseline is not None:
+        caption += f" Without an attack, {baseline.setup.config.rule} has {baseline.best}."
     differing = [
         name
         for name in layout.varying(setups)

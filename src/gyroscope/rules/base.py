@@ -21,8 +21,8 @@ _LINEAR = re.compile(r"n >= (\d*)f \+ (\d+)")
 
 NO_TRUSTED = (
     "the rule {rule} compares the rows with a gradient at samples that the server itself holds, and here are none: say "
-    "how many it holds (trusted = 100; outside of a run rule(rows, f, RuleContext(trusted=...))), or choose another "
-    "rule"
+    "how many it holds (trusted = 100), give its gradient in a loop of your own (server.step(rows, trusted=...) or "
+    "rule(rows, f, RuleContext(trusted=...))), or choose another rule"
 )
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import re
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
@@ -182,6 +183,8 @@ def configuration(options: argparse.Namespace, kind: type[Any] | None = None) ->
     config = chosen.from_mapping({**written, **_defended(options), **_given(options, kind)})
     if getattr(options, "trusted", 0) > 0:
         _check_trusted(config)
+    if hasattr(options, "defence"):
+        _caution(options.defence, config)
     out = Path(options.out) if hasattr(options, "out") else _fresh_directory(config)
     return config, out, hasattr(options, "overwrite")
 
@@ -196,6 +199,14 @@ def _check_trusted(config: Any) -> None:
             f"the rule {rule} compares with no samples of the server's own: trusted = {config.trusted} would change "
             "nothing: leave it out, or choose a rule that does (zeno, fltrust)"
         )
+
+
+def _caution(name: str, config: Any) -> None:
+    """Warn of a defence that is not for workers with unequal data."""
+    from gyroscope.runs.defences import DEFENCES
+
+    if DEFENCES[name].caution and config.shards not in ("common", "iid"):
+        warnings.warn(f"--defence {name} with --shards {config.shards}: {DEFENCES[name].caution}", stacklevel=1)
 
 
 def _defended(options: argparse.Namespace) -> dict[str, Any]:

@@ -88,8 +88,8 @@ class WorkerKeys:
                 raise CertificateError(f"{folder} has {len(names)} workers' keys ({', '.join(names[:5])}): name one")
             (name,) = names
         source = f"copy it from the machine where `gyroscope keys add {shlex.quote(name)}` makes it"
-        authority = read_file(folder / "ca.crt", f"copy it from the machine where `{init_command(folder)}` makes it")
         certificate, key = read_file(folder / f"{name}.crt", source), read_file(folder / f"{name}.key", source)
+        authority = read_file(folder / "ca.crt", "copy it, too, from the folder that this certificate comes from")
         until, warnings = _check(folder, name, authority, certificate, key)
         return cls(authority, certificate, key, identity_of(certificate), until, warnings)
 

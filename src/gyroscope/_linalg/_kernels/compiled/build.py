@@ -81,7 +81,11 @@ class _Announcer(event.Listener):  # type: ignore[misc]
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
         if function in _KERNELS:
-            print(f"gyroscope: compiling the kernel `{function.__name__}`, once", file=sys.stderr, flush=True)
+            print(
+                f"gyroscope: compiling the kernel `{function.__name__}` for later runs, too",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def on_end(self, event: Any) -> None:
         pass
