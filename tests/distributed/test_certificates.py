@@ -421,6 +421,11 @@ def test_many_workers_are_added_together_or_not_at_all(own: Path) -> None:
     assert not (own / "worker-50.crt").exists()
 
 
+def test_the_certificate_that_was_named_is_missed_first(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"worker-0\.crt is missing"):
+        WorkerKeys.load(tmp_path, "worker-0")
+
+
 def test_an_expired_authority_adds_nobody(tmp_path: Path) -> None:
     with days_ago(10):
         create_authority(tmp_path, days=5)

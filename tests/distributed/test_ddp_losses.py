@@ -31,7 +31,7 @@ def results(ranks: dict[int, subprocess.Popen[str]], folder: Path) -> dict[int, 
     for rank, process in ranks.items():
         _, said = process.communicate(timeout=120)
         assert process.returncode == 0, said
-        found[rank] = torch.load(folder / f"{rank}.pt", weights_only=True)
+        found[rank] = {**torch.load(folder / f"{rank}.pt", weights_only=True), "said": said}
     return found
 
 
@@ -50,6 +50,8 @@ def test_the_others_go_on_without_a_lost_rank(tmp_path: Path, fault: str) -> Non
     assert all(torch.equal(one["parameters"], first["parameters"]) for one in found.values())
     assert first["steps"] == STEPS
     assert f"4 ok, rank {LOST} missing" in first["report"]
+    assert ["lost, silent for" in one["said"] for one in found.values()] == [True, False, False, False]
+    assert f" s: ranks {LOST}\n" in first["said"]
 
 
 @pytest.mark.parametrize("rule", ["caf-history", "krum", "median"])
@@ -68,6 +70,8 @@ def test_a_rank_that_is_started_again_joins_the_others(tmp_path: Path, rule: str
     first = found[0]["parameters"]
     assert all(torch.equal(one["parameters"], first) for one in found.values())
     assert "missing" not in found[0]["report"]
+    assert f"back: ranks {LOST}\n" in found[0]["said"]
+    assert f"rank {LOST} was started before with this store" in found[LOST]["said"]
 
 
 @pytest.mark.parametrize("rule", ["median", "krum", "caf-history"])

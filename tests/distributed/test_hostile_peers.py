@@ -47,6 +47,7 @@ from gyroscope.distributed.server import links as links_module
 from gyroscope.distributed.server import refusals
 from gyroscope.distributed.server.connection import WorkerConnection
 from gyroscope.distributed.server.link_events import Answered, Joined, Lost, Refused, Rejected
+from gyroscope.distributed.worker import ServerGoneError, Worker
 
 OPENSSL_WORDS = re.compile(r"_ssl\.c|SSL:|[A-Z]{3,}_[A-Z]")
 """Constants and places in OpenSSL's source, as in [SSL: WRONG_VERSION_NUMBER] (_ssl.c:1006)."""
@@ -63,6 +64,27 @@ def descriptors() -> int:
 
 
 # -- strangers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_whose_certificate_has_expired_gives_up_at_once_and_says_why(rig: Rig) -> None:
+    """Exit code 2: a service that starts it again after code 3 would do so for ever."""
+    with pytest.warns(UserWarning, match="expired"):
+        worker = Worker("127.0.0.1", rig.links.port, certificate=expired_certificate(rig.keys))
+    with pytest.raises(LinkError, match=r"certificate, or its authority's, expired on .* ask for a new one") as raised:
+        worker.work()
+    assert not isinstance(raised.value, ServerGoneError)
+
+
+def test_a_worker_without_tls_says_at_the_first_try_what_may_be_wrong(rig: Rig) -> None:
+    said: list[str] = []
+    worker = Worker("127.0.0.1", rig.links.port, 0, patience=0.3, report=said.append)
+    with pytest.raises((LinkError, ServerGoneError)):
+        worker.work()
+    assert not said or (len(said) == 1 and "trying for 0.3 s. Or, if it has --keys" in said[0])
+    unreachable: list[str] = []
+    with pytest.raises(ServerGoneError):
+        Worker("127.0.0.1", 1, 0, patience=0.3, report=unreachable.append).work()
+    assert len(unreachable) == 1 and unreachable[0].startswith("no server that lets this worker join yet")
 
 
 def test_random_bytes(rig: Rig) -> None:

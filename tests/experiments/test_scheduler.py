@@ -17,6 +17,7 @@ from interrupting import heed_interrupts
 from gyroscope.cli import main
 from gyroscope.experiments import estimate, grid, pool, results, scheduler, slurm
 from gyroscope.runs import run_dir
+from gyroscope.runs.config import ResolvedConfig
 
 TABLES = (run_dir.METRICS, run_dir.EVALUATIONS, run_dir.WEIGHTS, run_dir.MODEL)
 BASE = {"task": "digits", "attack": "little", "byzantine": 5, "steps": 12}
@@ -242,8 +243,21 @@ def test_an_estimate_counts_starts_and_never_promises_less_than_the_longest_run(
     monkeypatch.setattr(estimate, "_start_of_a_process", lambda: 5.0)
     jobs = scheduler.plan(grid.expand({"steps": 40, "evaluate_every": 10}, {"seed": [1, 2, 3]}), tmp_path).jobs
     one = 2 + 40 * 0.1 + 5 * 3  # it is evaluated before the first step, too
-    expected = {1: 5 + 3 * one, 2: 5 + 1.5 * one, 8: 5 + one}
+    expected = {1: 5 + 3 * one, 2: 5 + 2 * one, 8: 5 + one}  # two processes: one of them makes two of the three runs
     assert {n: estimate.estimate(jobs, n).seconds for n in expected} == pytest.approx(expected)
+
+
+def test_an_estimate_times_each_attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"little": 0.1, "searched": 1.0}
+
+    def measure(config: ResolvedConfig, task: object) -> estimate._Cost:
+        return estimate._Cost(start=0.0, round=seconds[config.attack], evaluation=0.0, parameters=1)
+
+    monkeypatch.setattr(estimate, "_measure", measure)
+    monkeypatch.setattr(estimate, "_start_of_a_process", lambda: 0.0)
+    setups = grid.expand({"steps": 10, "byzantine": 3, "rule": "median"}, {"attack": list(seconds)})
+    guess = estimate.estimate(scheduler.plan(setups, tmp_path).jobs, 1)
+    assert guess.seconds == pytest.approx(11.0) and guess.kinds == 2
 
 
 def test_the_start_of_a_process_takes_time() -> None:

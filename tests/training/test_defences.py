@@ -33,6 +33,14 @@ def test_options_must_not_repeat_what_a_defence_sets(tmp_path: Path, option: tup
     assert finished.code == 2 and f"Leave out {option[0]}" in finished.err and not (tmp_path / "run").exists()
 
 
+def test_the_best_is_not_for_unequal_data_and_says_so(tmp_path: Path) -> None:
+    finished = gyroscope("train", "--defence", "best", "--shards", "sorted", *QUICK, "--out", tmp_path / "sorted")
+    assert finished.code == 0 and "warning: --defence best with --shards sorted: it takes workers" in finished.err
+    for shards in ("common", "iid"):
+        finished = gyroscope("train", "--defence", "best", "--shards", shards, *QUICK, "--out", tmp_path / shards)
+        assert finished.code == 0 and "warning" not in finished.err
+
+
 def test_a_resumed_run_has_its_defence_already(tmp_path: Path) -> None:
     finished = gyroscope("train", "--defence", "best", "--resume", tmp_path)
     assert finished.code == 2 and "leave out --defence" in finished.err
