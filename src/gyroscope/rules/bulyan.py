@@ -64,12 +64,12 @@ class Bulyan(ScoreRule):
         return 3 * math.sqrt(n - 2 * f - self.slack) * self.score_bound_factor(neighbours, f)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
-        return self.combine_mixed(rows, torch.eye(len(rows), dtype=torch.float64, device=rows.device), f, table)
+        selections = self._selections(table, f)
+        return _around_median(rows, f, selections, selections)
 
     def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate:
         selections = self._selections(table, f)
-        vector = order_statistics.mean_around_median(rows, len(selections) - 2 * f, selections @ shares)
-        return Aggregate(vector, selections.mean(dim=0))
+        return _around_median(rows, f, selections, selections @ shares)
 
     def _selections(self, table: Tensor, f: int) -> Tensor:
         """Return (theta, n): the share of each row in each selection, from the squared distances between the rows."""
@@ -95,3 +95,9 @@ class Bulyan(ScoreRule):
             removed.index_fill_(0, ranking[:1], True)
             ranking = ranking[1:]
         return shares
+
+
+def _around_median(rows: Tensor, f: int, selections: Tensor, shares: Tensor) -> Aggregate:
+    """Return the mean around the median of the selections, whose shares in the rows are given."""
+    vector = order_statistics.mean_around_median(rows, len(selections) - 2 * f, shares)
+    return Aggregate(vector, selections.mean(dim=0))

@@ -15,6 +15,7 @@ from gyroscope._core.garbage import no_collection
 
 compiler: Any = importlib.import_module("numba.core.compiler")
 codegen: Any = importlib.import_module("numba.core.codegen")
+lock: Any = importlib.import_module("numba.core.compiler_lock").global_compiler_lock
 lookup_environment: Any = importlib.import_module("numba.core.environment").lookup_environment
 
 
@@ -76,9 +77,10 @@ class _Part(codegen.JITCodeLibrary):  # type: ignore[misc]
         if self._emitted is None:
             if not any(each.name == name and not each.is_declaration for each in self._final_module.functions):
                 return 0  # as usual: there is no wrapper for calls from Python
-            self._emitted = _Whole(self._codegen, self.name)
-            self._emitted.add_llvm_module(self._final_module.clone())
-            self._emitted.finalize()
+            with lock:
+                self._emitted = _Whole(self._codegen, self.name)
+                self._emitted.add_llvm_module(self._final_module.clone())
+                self._emitted.finalize()
         return self._emitted.get_pointer_to_function(name)
 
     @property
