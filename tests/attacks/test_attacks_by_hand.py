@@ -359,3 +359,15 @@ def test_gaussian_has_its_deviation_and_differs_from_worker_to_worker(dtype: tor
     assert abs(float(torch.corrcoef(rows)[0, 1])) < 0.05
     other = send(Gaussian(std=3.0), torch.zeros(2, 20_000, dtype=dtype), 2, seed=2).double()
     assert not torch.equal(rows, other)
+
+
+@pytest.mark.parametrize("attack", [MinMax(), MinSum()])
+@pytest.mark.parametrize(
+    "honest", [[[3e38, 1.0], [-3e38, 0.0]], [[3e38, 1.0], [-3e38, 0.0], [3e38, 2.0]]], ids=["two", "three"]
+)
+def test_rows_within_a_bound_on_distances_stay_finite_for_huge_ones(
+    attack: MinMax | MinSum, honest: list[list[float]]
+) -> None:
+    """Their standard deviation is beyond float32."""
+    rows = attack(torch.tensor(honest), 2)
+    assert rows.isfinite().all() and rows[0, 0] < -1e38

@@ -59,6 +59,14 @@ def test_a_rule_that_leaves_out_more_than_f_rows_accuses_no_honest_rank() -> Non
     for step in range(40):  # each rank is left out three times of five, and farthest off once
         honest.take([Seen(True, 1.0 + (rank - step) % 5 / 10) for rank in range(5)], krum.roll(step))
     assert honest.report() == "step 40: 5 ok"
+    turns = RankVerdicts(15, 3)
+    for step in range(60):  # 12 to 14 never get weight; one of them in turn sticks out, and two honest rows in turn
+        row = torch.full((15,), 0.1, dtype=torch.float64)
+        row[12:] = row[2 * step % 12] = row[(2 * step + 1) % 12] = 0.0
+        far = [2.0 if rank in (2 * step % 12, (2 * step + 1) % 12) else 1.0 for rank in range(12)]
+        turns.take([Seen(True, each) for each in [*far, *(3.0 if rank == step % 3 else 1.9 for rank in range(3))]], row)
+    assert turns.report() == "step 60: 12 ok, " + ", ".join(f"rank {rank} suspect (1.00)" for rank in (12, 13, 14))
+    assert turns.bad >= {12, 13, 14}  # all whose row had no weight: a quarantine counts these
     broken = [[*seen[:3], NAN, seen[4]] for seen in steps]
     assert after(broken, weight=krum).report() == "step 40: 4 ok, rank 3 non-finite (1.00)"
 

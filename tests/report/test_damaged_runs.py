@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gyroscope.cli import main
+from gyroscope.experiments import results
 
 DAMAGES = {
     "evaluations.csv": [b"", b"step,accuracy\n", b"\x00\xff\x00", b"step,accuracy\n0,abc\n", b"step,other\n0,1\n"],
@@ -45,3 +46,10 @@ def test_links_to_runs_are_followed_once_and_a_circle_ends(
     shutil.copytree(second, tmp_path / "elsewhere" / "c")
     assert main(["report", str(tmp_path / "mine"), "--format", "md"]) == 0
     assert capsys.readouterr().out.startswith("2 runs")
+
+
+def test_a_run_is_named_by_its_own_folder_and_not_by_a_link_beside_it(folder: Path, tmp_path: Path) -> None:
+    first = min(path.parent for path in folder.glob("*/config.toml"))
+    shutil.copytree(first, tmp_path / "run")
+    (tmp_path / "latest").symlink_to(tmp_path / "run")
+    assert [run.path for run in results.load(tmp_path)] == [tmp_path / "run"]

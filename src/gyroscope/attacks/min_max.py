@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gyroscope._core import registry
+from gyroscope._linalg import matrix
 from gyroscope._linalg.moments import CachedMoments
 from gyroscope.attacks._line import Line
 from gyroscope.attacks.base import Attack, AttackContext, repeat, to_unit_scale
@@ -37,6 +38,10 @@ class DistanceBounded(Attack):
         unit, scale = (honest, 1.0) if honest.dtype == torch.float32 else to_unit_scale(honest)
         known = context.moments if context.moments is not None and unit is honest else CachedMoments(unit)
         direction = self._against(known)
+        if unit is honest and not matrix.all_finite(direction):  # the deviation of huge values overflows in float32
+            unit, scale = to_unit_scale(honest)
+            known = CachedMoments(unit)
+            direction = self._against(known)
         mean = known.moments.mean
         line = Line(unit, mean, direction, f)
         sent = mean.double()

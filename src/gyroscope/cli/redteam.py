@@ -119,10 +119,12 @@ def _redteam(options: argparse.Namespace) -> int:
 
 
 def _print_table(title: str, ranking: Sequence[AttackResult]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    # Without lines between the columns most attacks' names fit 80 columns.
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("attack", overflow="fold", min_width=22)
     metric = ranking[0].metric
     # Two lines, so that the table fits 80 columns.

@@ -48,9 +48,12 @@ class RankVerdicts:
     """A running verdict on each rank.
 
     In one step a row looks bad that is not finite, that lies `FAR` times as far from the aggregate as the middle row,
-    or that gets no weight from a rule with weights. A rule such as Krum gives none to more than f rows, honest ones
-    among them: then the f rows look bad that are farthest from the aggregate. A rank is *suspect* when half of its last
-    steps look bad, *non-finite* while its last row is, *missing* while it sends none.
+    or that gets no weight from a rule with weights. A rank is *suspect* when half of its last steps look bad,
+    *non-finite* while its last row is, *missing* while it sends none.
+
+    A rule such as Krum gives no weight to more than f rows, honest ones among them. Then at most the f ranks are
+    suspect that look bad most often, and only if they do so much oftener than the ranks do on average. (Who never gets
+    weight is among them, whatever the others do; so liars do not get away by taking turns at sticking out.)
     """
 
     def __init__(self, n: int, f: int) -> None:
@@ -96,12 +99,9 @@ class RankVerdicts:
         asked = [rank for rank, row in enumerate(seen) if row.asked]
         garbage = [rank for rank in asked if not seen[rank].finite or seen[rank].distance > GARBAGE * usual]
         far = {rank for rank in asked if not seen[rank].finite or seen[rank].distance > FAR * usual}
-        ignored = [] if weight is None else [rank for rank in asked if float(weight[rank]) == 0.0]
-        if len(ignored) > self.f:
-            ignored.sort(key=lambda rank: seen[rank].distance if seen[rank].finite else math.inf)
-            ignored = ignored[len(ignored) - self.f :]
+        ignored = set() if weight is None else {rank for rank in asked if float(weight[rank]) == 0.0}
         rate = max(1 - _MEMORY, 1 / (self.steps + 1))
-        self.bad = far.union(ignored)
+        self.bad = far | ignored
         for rank in asked:
             bad = rank in self.bad
             self.suspicion[rank] += rate * (bad - self.suspicion[rank])
@@ -117,7 +117,15 @@ class RankVerdicts:
             return "missing"
         if not self.last[rank].finite:
             return "non-finite"
-        return "suspect" if self.suspicion[rank] >= _SUSPECT else "ok"
+        return "suspect" if rank in self._suspects() else "ok"
+
+    def _suspects(self) -> set[int]:
+        usual = sum(self.suspicion)  # how many ranks look bad in a step, on average
+        most, limit = sorted(range(self.n), key=lambda rank: (self.suspicion[rank], self.last[rank].distance)), _SUSPECT
+        if usual > self.f:
+            most, limit = most[self.n - self.f :], (1 + usual / self.n) / 2
+        far = {rank for rank in range(self.n) if self.far[rank] >= _SUSPECT}
+        return far | {rank for rank in most if self.suspicion[rank] >= limit}
 
     def report(self) -> str:
         """Return one line for a log: `step 120: 4 ok, rank 3 suspect (0.92)`."""

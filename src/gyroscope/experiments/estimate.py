@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import os
 import subprocess
 import sys
 import time
@@ -113,7 +114,9 @@ def _measure(config: ResolvedConfig, task: Task) -> _Cost:
 def _start_of_a_process() -> float:
     """Return how long the pool's processes take until they can begin with a run."""
     before = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "import gyroscope.runs.training"], check=True)
+    # Of the current folder, which may hold a file such as random.py, the process imports nothing.
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    subprocess.run([sys.executable, "-c", "import gyroscope.runs.training"], env=environment, check=False)
     return time.perf_counter() - before
 
 

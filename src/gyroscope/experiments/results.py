@@ -148,15 +148,18 @@ def scan(
 
 
 def _with_config(folder: Path) -> Iterator[Path]:
-    seen = set()
-    for here, inside, files in os.walk(folder, followlinks=True):
-        if (place := os.path.realpath(here)) in seen:  # a second link, or one to a folder that contains it
-            inside.clear()
-            continue
-        seen.add(place)
-        inside.sort()
-        if run_dir.CONFIG in files:
-            yield Path(here)
+    """Yield the folders of runs by their own names; by that of a link only those that are elsewhere."""
+    seen, links = set(), [str(folder)]
+    for link in links:
+        for here, inside, files in os.walk(link):
+            if (place := os.path.realpath(here)) in seen:  # a second link, or one to a folder that contains it
+                inside.clear()
+                continue
+            seen.add(place)
+            inside.sort()
+            links += [path for name in inside if os.path.islink(path := os.path.join(here, name))]
+            if run_dir.CONFIG in files:
+                yield Path(here)
 
 
 def load(folder: str | Path, on_problem: OnProblem | None = None) -> list[RunResult]:

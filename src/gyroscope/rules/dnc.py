@@ -90,22 +90,22 @@ class DnC(ContextualRule):
 
     def advance(self, rows: Tensor, f: int, context: RuleContext) -> tuple[Aggregate, RuleState]:
         n, d = rows.shape
-        # Finite on all coordinates: those drawn may miss a NaN.
-        if self.coordinates < d:
-            draws = [*context.draw("dnc", self.coordinates, d, self.iterations)]
-            finite, drawn = matrix.finite_and_gathered(rows, draws)
-        else:
-            draws, finite, drawn = [], matrix.finite_rows(rows), rows
-        if self.robust:
-            centre = order_statistics.median(rows)
-            factors = _factors([(rows, centre)])[0]
-            finite &= factors.isfinite()
-        known = finite.cpu().numpy().nonzero()[0]
+        centre = order_statistics.median(rows) if self.robust else None
+        factors = None if centre is None else _factors([(rows, centre)])[0]
+        draws = [*context.draw("dnc", self.coordinates, d, self.iterations)] if self.coordinates < d else []
+        at_once = max(1, d // self.coordinates)  # the columns drawn take no more memory than the rows
         survived = np.zeros(n, dtype=np.int64)
-        for table in map(_spectral.table_of, self._tables(drawn, draws, centre if self.robust else None)):
-            survived[kept(table, known, self._dropped(f))] += 1
+        for first in range(0, max(1, len(draws)), at_once):
+            some = draws[first : first + at_once]
+            # Finite on all coordinates: those drawn may miss a NaN.
+            finite, drawn = matrix.finite_and_gathered(rows, some) if some else (matrix.finite_rows(rows), rows)
+            if factors is not None:
+                finite &= factors.isfinite()
+            known = finite.cpu().numpy().nonzero()[0]
+            for table in map(_spectral.table_of, self._tables(drawn, some, centre)):
+                survived[kept(table, known, self._dropped(f))] += 1
         chosen = torch.from_numpy((survived == survived.max()).nonzero()[0]).to(rows.device)
-        if self.robust:
+        if factors is not None and centre is not None:
             weight = equal_weights(rows, chosen)
             shares = factors.mul(weight).masked_fill_(weight == 0, 0.0)
             return Aggregate(matrix.weighted_sum(rows, shares, 1.0, centre, 1 - shares.sum()), weight), {}

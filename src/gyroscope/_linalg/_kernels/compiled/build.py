@@ -21,9 +21,9 @@ nrt: Any = importlib.import_module("numba.core.runtime")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_KNOWN = numba.version_info[:2] <= (0, 68)
-"""Whether this numba is one whose internals were tested, 0.60 to 0.68: with a later one kernels take longer to compile
-and to load."""
+_KNOWN = (0, 62) <= numba.version_info[:2] <= (0, 68)
+"""Whether this numba is one whose internals were tested, 0.62 to 0.68: with others kernels take longer to compile and
+to load."""
 
 _OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 
