@@ -67,13 +67,17 @@ class Emitter(NamedTuple):
     def store(self, data: Any, index: Any, value: Any, kind: Lanes) -> None:
         self.builder.store(value, self.pointer(data, index, kind), align=kind.dtype.bitwidth // 8)
 
-    def prefetch(self, data: Any, index: Any, write: bool = False) -> None:
-        """Prefetch a cache line. The hardware prefetcher does not follow as many rows at once as the kernels read."""
+    def prefetch(self, data: Any, index: Any, write: bool = False, far: bool = False) -> None:
+        """Prefetch a cache line. The hardware prefetcher does not follow as many rows at once as the kernels read.
+
+        What is needed much later (`far`) stays out of the L1 cache: it would wait for one of the few lines that a core
+        fetches to L1 at a time, and drive out what is needed now. From main memory that is half as fast.
+        """
         where = self.builder.bitcast(self.builder.gep(data, [index]), ir.IntType(8).as_pointer())
         flag = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [where.type, flag, flag, flag])
         function = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0")
-        self.builder.call(function, [where, flag(int(write)), flag(3), flag(1)])  # into all cache levels; data
+        self.builder.call(function, [where, flag(int(write)), flag(2 if far else 3), flag(1)])  # 3: all levels; 1: data
 
     def call(self, name: str, *vectors: Any, fastmath: tuple[str, ...] = ()) -> Any:
         """Call one of LLVM's intrinsic functions on vectors of one type."""
@@ -159,6 +163,12 @@ def store(emitter: Emitter, array: Any, index: Any, value: Any) -> None:
 def prefetch(emitter: Emitter, array: Any, index: Any) -> None:
     """Prefetch the cache line of array[index], which may be beyond the array's end."""
     emitter.prefetch(array, index)
+
+
+@statement
+def prefetch_far(emitter: Emitter, array: Any, index: Any) -> None:
+    """Prefetch the same to the L2 cache: for a block of columns of all rows, row by row, as main memory likes it."""
+    emitter.prefetch(array, index, far=True)
 
 
 @statement

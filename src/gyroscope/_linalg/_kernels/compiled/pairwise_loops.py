@@ -21,7 +21,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     multiply,
     narrow,
     padded,
-    prefetch,
+    prefetch_far,
     store,
     subtract,
 )
@@ -77,7 +77,7 @@ def squares(
             for tile in range(tiles.shape[0]):
                 for row in range(tile, n, tiles.shape[0]):  # prefetch the next block, some rows with each tile
                     for column in range(0, WIDTH, _LINE // rows.itemsize):
-                        prefetch(rows, row * stride + start + WIDTH + column)
+                        prefetch_far(rows, row * stride + start + WIDTH + column)
                 left, right = at + tiles[tile, 0] * step, at + tiles[tile, 1] * step
                 add_squares(source, left, right, step, WIDTH, tiles[tile, 2], sums, tile * _PAIRS * _LANES)
         for tile in range(tiles.shape[0]):

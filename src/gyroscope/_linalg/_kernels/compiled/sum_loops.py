@@ -20,6 +20,7 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     padded,
     pointer,
     prefetch,
+    prefetch_far,
     sqrt,
     store,
     subtract,
@@ -29,20 +30,9 @@ from gyroscope._linalg._kernels.compiled.lanes import (
 WIDTH = 256
 """Columns of the vectors that stay in the cache while all pairs of them are multiplied."""
 
-_NEAR = 2 * WIDE
-"""How many columns before its use memory is prefetched to the L1 cache."""
-
-_LINES = 16
-"""A block is this many times WIDE columns of all rows. While the kernel works on a block, it prefetches the next one to
-the L2 cache: row by row, which is much faster for main memory than column by column. (Of float64 rows it prefetches
-every other cache line: the hardware adds the neighbours.)"""
-
-
-_RUN = 8192
-"""Columns of a row that `weighted_sum` reads at once."""
-
-_AHEAD = 4 * WIDE
-"""How many columns before its use `weighted_sum` prefetches a row."""
+_LINES = 64
+"""A block is this many times WIDE columns of all rows. While the kernel works on a block, it prefetches the next one.
+(Of float64 rows it prefetches every other cache line: the hardware adds the neighbours.)"""
 
 
 @kernel
@@ -78,8 +68,7 @@ def _moments(rows: Any, n: int, stride: int, begin: int, end: int, mean: Any, st
         part = (start - begin) // WIDE % _LINES
         for row in range(n):
             which, line = _in_next_block(part, n, row)
-            prefetch(rows, start + which * stride + line)
-            prefetch(rows, start + row * stride + _NEAR)
+            prefetch_far(rows, start + which * stride + line)
             total = add(total, load_wide(rows, start + row * stride))
         middle = divide(total, broadcast_wide(n))
         spread = broadcast_wide(0.0)
@@ -111,55 +100,36 @@ def weighted_sum(
 ) -> None:  # fmt: skip
     """Add up the chosen of `height` rows times their factors, divide, add the origin (unless empty) times its share.
 
-    In columns begin, ..., end - 1 of rows[row * stride + column]. The kernel adds long runs of four rows at a time to
-    sums in the L2 cache: main memory delivers few long runs faster than short ones of all rows.
+    In columns begin, ..., end - 1 of rows[row * stride + column].
     """
-    sums, rest = _aligned(min(_RUN, -(-(end - begin) // WIDE) * WIDE)), np.empty(WIDE, rows.dtype)
-    wide = np.int64(WIDE)  # numba would compile `_add_rows` again for literals
-    for start in range(begin, end, _RUN):
-        stop = min(start + _RUN, end)
-        whole = stop - (stop - start) % WIDE
-        _add_rows(rows, chosen, factors, stride, start, whole, sums)
-        for column in range(start, whole, WIDE):
-            total = divide(load_wide(sums, column - start), broadcast_wide(divisor))
-            if origin.size:
-                total = multiply_add(load_wide(origin, column), broadcast_wide(share), total)
-            store(out, column, narrow(rows, total))
-        if whole < stop:
-            _add_rows(padded(rows, height, stride, whole, stop, WIDE), chosen, factors, wide, 0 * wide, wide, sums)
-            total = divide(load_wide(sums, 0), broadcast_wide(divisor))
-            if origin.size:
-                total = multiply_add(
-                    load_wide(padded(origin, 1, 0, whole, stop, WIDE), 0), broadcast_wide(share), total
-                )
-            store(rest, 0, narrow(rows, total))
-            copy(rest, 0, out, whole, stop - whole)
+    whole = end - (end - begin) % WIDE
+    _weighted_sum(rows, chosen, factors, divisor, origin, share, stride, begin, whole, out, begin)
+    if whole < end:
+        rest, block = np.empty(WIDE, rows.dtype), padded(rows, height, stride, whole, end, WIDE)
+        centre = padded(origin, 1, 0, whole, end, WIDE) if origin.size else origin
+        wide = np.int64(WIDE)  # numba would compile the function again for literals
+        _weighted_sum(block, chosen, factors, divisor, centre, share, wide, 0 * wide, wide, rest, 0 * wide)
+        copy(rest, 0, out, whole, end - whole)
 
 
 @helper
-def _add_rows(rows: Any, chosen: Any, factors: Any, stride: int, begin: int, end: int, sums: Any) -> None:
-    """Write the sums of the chosen rows times their factors, in a multiple of WIDE columns, to sums[0] and so on."""
-    for column in range(0, end - begin, WIDE):
-        store(sums, column, broadcast_wide(0.0))
-    fours = chosen.size - chosen.size % 4
-    for index in range(0, fours, 4):
-        a, b = begin + chosen[index] * stride, begin + chosen[index + 1] * stride
-        c, d = begin + chosen[index + 2] * stride, begin + chosen[index + 3] * stride
-        for_a, for_b = broadcast_wide(factors[index]), broadcast_wide(factors[index + 1])
-        for_c, for_d = broadcast_wide(factors[index + 2]), broadcast_wide(factors[index + 3])
-        for column in range(0, end - begin, WIDE):
-            prefetch(rows, a + column + _AHEAD)
-            prefetch(rows, b + column + _AHEAD)
-            prefetch(rows, c + column + _AHEAD)
-            prefetch(rows, d + column + _AHEAD)
-            total = multiply_add(load_wide(rows, a + column), for_a, load_wide(sums, column))
-            total = multiply_add(load_wide(rows, b + column), for_b, total)
-            total = multiply_add(load_wide(rows, c + column), for_c, total)
-            store(sums, column, multiply_add(load_wide(rows, d + column), for_d, total))
-    for index in range(fours, chosen.size):
-        at, factor = begin + chosen[index] * stride, broadcast_wide(factors[index])
-        for column in range(0, end - begin, WIDE):
-            store(sums, column, multiply_add(load_wide(rows, at + column), factor, load_wide(sums, column)))
+def _weighted_sum(
+    rows: Any, chosen: Any, factors: Any, divisor: float, origin: Any, share: float, stride: int, begin: int, end: int,
+    out: Any, to: int,
+) -> None:  # fmt: skip
+    """Compute `weighted_sum` of a multiple of WIDE columns, to out[to] and the following elements."""
+    n = chosen.size
+    for start in range(begin, end, WIDE):
+        part = (start - begin) // WIDE % _LINES
+        total = broadcast_wide(0.0)
+        for index in range(n):
+            which, line = _in_next_block(part, n, index)
+            prefetch_far(rows, start + chosen[which] * stride + line)
+            total = multiply_add(load_wide(rows, start + chosen[index] * stride), broadcast_wide(factors[index]), total)
+        total = divide(total, broadcast_wide(divisor))
+        if origin.size:
+            total = multiply_add(load_wide(origin, start), broadcast_wide(share), total)
+        store(out, to + start - begin, narrow(rows, total))
 
 
 @kernel
