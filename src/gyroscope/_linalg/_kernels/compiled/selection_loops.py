@@ -55,55 +55,81 @@ def columns(
     means of ever fewer rows: mixture i is shares[i] times the sum of the rows share_rows[i:]. If most shares are not
     zero, `dense` holds all of them, as `_mix_dense` takes them.
     """
-    d = out.size // max(1, ranks.size)
+    d, results = out.size // max(1, ranks.size), max(1, ranks.size)
+    height = share_bounds.size - 1 if share_bounds.size > 1 else n
+    whole = end - (end - begin) % width
+    _columns(
+        rows, n, height, stride, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last, nearest,
+        shares, share_rows, share_bounds, nested, dense, dense_rows, common, out, d, begin, whole, begin,
+    )  # fmt: skip
+    if whole < end:  # a block of its own: choosing between two arrays in each block costs as much as a row
+        zero = 0 * width  # numba would compile the function again for a literal
+        block, part = padded(rows, n, stride, whole, end, width), np.empty(results * width, rows.dtype)
+        _columns(
+            block, n, height, width, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last,
+            nearest, shares, share_rows, share_bounds, nested, dense, dense_rows, common, part, width, zero, width,
+            zero,
+        )  # fmt: skip
+        for value in range(results):
+            copy(part, value * width, out, value * d + whole, end - whole)
+
+
+@helper
+def _columns(
+    rows: Any, n: int, height: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any,
+    candidates: Any, bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any,
+    share_bounds: Any, nested: bool, dense: Any, dense_rows: Any, common: int, out: Any, d: int, begin: int, end: int,
+    to: int,
+) -> None:  # fmt: skip
+    """Compute whole blocks of `columns`, to out[to] and the following elements, and for the next rank d further on."""
     mixed = share_bounds.size > 1
-    height, n = n, share_bounds.size - 1 if mixed else n
-    mixtures = np.empty(n * width if mixed else 0, rows.dtype)
-    scratch = np.empty(n * width, rows.dtype)
-    column = np.empty(n, rows.dtype)
-    part = np.empty(width, rows.dtype)
+    mixtures = np.empty(height * width if mixed else 0, rows.dtype)
+    scratch = np.empty(height * width, rows.dtype)
+    zero = 0 * width
     for start in range(begin, end, width):
-        filled = min(width, end - start)
-        source, at, step = rows, start, stride
-        if filled < width:
-            source, at, step = padded(rows, height, stride, start, end, width), 0, width
         if mixed:
             if nested:
-                _mix_nested(source, at, step, mixtures, width, shares, share_rows)
-            elif not dense.size or not _mix_dense(source, at, step, mixtures, width, dense, dense_rows, common, n):
-                _mix(source, at, step, mixtures, width, shares, share_rows, share_bounds)
-            source, at, step = mixtures, 0, width
-        _network(source, at, step, scratch, width, leaves, merges, wires)
+                _mix_nested(rows, start, stride, mixtures, width, shares, share_rows)
+            elif not dense.size or not _mix_dense(
+                rows, start, stride, mixtures, width, dense, dense_rows, common, height
+            ):
+                _mix(rows, start, stride, mixtures, width, shares, share_rows, share_bounds)
+            _network(mixtures, zero, width, scratch, width, leaves, merges, wires)
+        else:
+            _network(rows, start, stride, scratch, width, leaves, merges, wires)
         for value in range(max(1, ranks.size)):
-            begins = value * d + start
-            result, to = (out, begins) if filled == width else (part, 0)
+            at = to + value * d + start - begin
             if ranks.size:
-                _select(scratch, width, candidates, bounds[value], bounds[value + 1], result, to)
+                _select(scratch, width, candidates, bounds[value], bounds[value + 1], out, at)
             else:
-                _mean(scratch, width, order, first, last, result, to)
+                _mean(scratch, width, order, first, last, out, at)
                 if nearest:
-                    _nearest(scratch, width, order, nearest, result, to)
-            finite = _all_finite(result, to, width)
-            if filled < width:
-                copy(part, 0, out, begins, filled)
-            if finite:
+                    _nearest(scratch, width, order, nearest, out, at)
+            if _all_finite(out, at, width):
                 continue
-            for place in range(filled):
-                if np.isfinite(out[begins + place]):
+            for place in range(width):
+                if np.isfinite(out[at + place]):
                     continue
-                nans = _nans(source, n, step, at + place)
-                if ranks.size:
-                    if ranks[value] >= n - nans:
-                        out[begins + place] = np.nan
-                    continue
-                for rank in range(n):
-                    here = order[rank] * width + place
-                    column[rank] = scratch[here] if rank < n - nans else np.nan
-                center = _mean_of(column, first, last)
-                if nearest:
-                    left = _window(column, center, nearest)
-                    center = _mean_of(column, left, left + nearest)
-                out[begins + place] = center
+                lost = _nans(mixtures, height, width, place) if mixed else _nans(rows, n, stride, start + place)
+                if not ranks.size:
+                    out[at + place] = _around(scratch, order, width, place, height - lost, first, last, nearest)
+                elif ranks[value] >= height - lost:
+                    out[at + place] = np.nan
+
+
+@helper
+def _around(
+    scratch: Any, order: Any, width: int, place: int, known: int, first: int, last: int, nearest: int
+) -> Any:  # fmt: skip
+    """Compute the result of one column, the last values of which are NaN: all but the `known` first ones."""
+    column = np.empty(order.size, scratch.dtype)
+    for rank in range(order.size):
+        column[rank] = scratch[order[rank] * width + place] if rank < known else np.nan
+    center = _mean_of(column, first, last)
+    if nearest:
+        left = _window(column, center, nearest)
+        center = _mean_of(column, left, left + nearest)
+    return center
 
 
 @helper
