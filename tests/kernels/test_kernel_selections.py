@@ -74,6 +74,28 @@ def test_mean_around_median_of_mixtures(matrix: Tensor, size: int, part: float, 
     assert_mean_around_median_of(shares, matrix, used, part)
 
 
+@given(st.integers(3, 30), st.integers(1, 250), st.floats(0, 0.99), st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=50)
+def test_order_statistics_of_mixtures(n: int, d: int, part: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    matrix = torch.randn(n, d, generator=generator)
+    shares = torch.rand(n, n, generator=generator, dtype=torch.float64) * (
+        torch.rand(n, n, generator=generator) < 0.1 + part
+    )
+    shares[:, 0] += 0.01  # none is empty
+    shares /= shares.sum(dim=1, keepdim=True)
+    mixtures, trim, count = shares @ matrix.double(), int(part * ((n - 1) // 2)), n
+    for found, expected in (
+        (selections.median(matrix, "lower", shares), order_statistics.median(mixtures)),
+        (selections.median(matrix, "mean", shares), order_statistics.median(mixtures, "mean")),
+        (selections.trimmed_mean(matrix, trim, shares), order_statistics.trimmed_mean(mixtures, trim)),
+        (selections.mean_around_trimmed_mean(matrix, trim, count, shares), mixtures.mean(dim=0)),
+    ):
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    expected = plain(order_statistics.median, matrix, "lower", shares)
+    torch.testing.assert_close(selections.median(matrix, "lower", shares), expected, rtol=0, atol=1e-5)
+
+
 @given(rows, st.integers(2, 30), st.floats(0, 1), st.integers(0, 2**32 - 1), st.sampled_from([1.0, 1e-30, 1e36]))
 @settings(deadline=None, max_examples=100)
 def test_mean_around_median_of_means_of_ever_fewer_rows(

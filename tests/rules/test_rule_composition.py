@@ -350,6 +350,18 @@ def test_only_what_can_work_on_columns_says_so() -> None:
     assert parse("bucketing+median").reads == parse("random:median/average").reads == "rows"
 
 
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean", "meamed", "phocas"])
+def test_nnm_and_order_statistics_on_parts_of_the_columns_give_the_same_bits(rule: str) -> None:
+    rows = normal(11, 301, seed=5, dtype=torch.float32)
+    table = distances.squared_distances(rows)
+    both = parse(f"nnm+{rule}")
+    parts = [
+        both.on_columns(rows[:, begin:end].contiguous(), 2, table).vector
+        for begin, end in itertools.pairwise([0, 1, 40, 301])
+    ]
+    assert torch.equal(torch.cat(parts), both(rows, 2).vector)
+
+
 @pytest.mark.parametrize("bad", [0.0, nan, inf, 3e38], ids=str)
 def test_nnm_on_parts_of_the_columns_gives_the_whole(bad: float) -> None:
     rows = normal(11, 300, seed=5, dtype=torch.float32)

@@ -237,6 +237,19 @@ class Rule(registry.Named):
         """Run an algorithm that depends on the context; return the new state too, without changing the old one."""
         return self.aggregate(rows, f), {}
 
+    def aggregate_mixed(self, rows: Tensor, shares: Tensor, f: int) -> Aggregate | None:
+        """Run the algorithm on mixed rows, `shares @ rows`, without computing them as a whole.
+
+        Args:
+            rows: (n, d).
+            shares: (m, n): the share of each row in each mixed row.
+            f: How many of the mixed rows may be Byzantine.
+
+        Returns:
+            The result with the weights of the mixed rows; None if the rule needs to see the mixed rows.
+        """
+        return None
+
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         """Run the algorithm on some of the columns, given the squared distances between the whole rows.
 

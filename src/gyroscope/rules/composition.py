@@ -98,6 +98,13 @@ class Preaggregation(registry.Named):
             "mix(rows, f, table)"
         )
 
+    def shares(self, table: Tensor, f: int) -> Tensor | None:
+        """Return (m, n) each row's share in each mixed row, given the squared distances between the whole rows.
+
+        None if the stage is not linear, or if some mixed row is not finite.
+        """
+        return None
+
     def mixing(self, table: Tensor, f: int) -> tuple[Tensor, Tensor] | None:
         """Return what the stage mixes, given the squared distances between the whole rows, for a stage that is linear.
 
@@ -242,23 +249,35 @@ class Composed(ContextualRule):
     def _fused(self, stage: Preaggregation, rows: Tensor, f: int) -> tuple[Aggregate, Tensor] | None:
         """Return the result of the last stage and the rule together, and the stage's shares; None if they need rows.
 
-        The rule needs the distances between mixed rows, which follow from those between the rows: then the mixed rows
-        need not be computed.
+        A rule may need the distances between mixed rows, which follow from those between the rows, or the columns one
+        by one: then the mixed rows need not be computed as a whole.
         """
-        if stage.reads != "distances" or not isinstance(self.rule, DistanceRule) or not rows.is_cpu:
+        fuses = type(self.rule).aggregate_mixed is not Rule.aggregate_mixed
+        if isinstance(self.rule, DistanceRule):
+            fuses = type(self.rule).combine_mixed is not DistanceRule.combine_mixed
+        if not fuses or stage.reads != "distances" or not rows.is_cpu or len(rows) > _MOST_MIXED:
             return None
-        if type(self.rule).combine_mixed is DistanceRule.combine_mixed or len(rows) > _MOST_MIXED:
-            return None
-        known = stage.mixing(distances.squared_distances(rows), f)
-        if known is None:
-            return None
-        shares, table = known
         self.rule.check_feasible(len(rows), f)
-        aggregate = self.rule.combine_mixed(rows, shares, f, table)
-        return None if aggregate is None else (aggregate, shares)
+        return self._mixed(stage, rows, f, distances.squared_distances(rows))
+
+    def _mixed(self, stage: Preaggregation, rows: Tensor, f: int, table: Tensor) -> tuple[Aggregate, Tensor] | None:
+        """Return the same on some of the columns, given the squared distances between the whole rows."""
+        if isinstance(self.rule, DistanceRule):
+            known = stage.mixing(table, f)
+            if known is None:
+                return None
+            shares, between = known
+            aggregate = self.rule.combine_mixed(rows, shares, f, between)
+            return None if aggregate is None else (aggregate, shares)
+        of_columns = stage.shares(table, f)
+        mixed = None if of_columns is None else self.rule.aggregate_mixed(rows, of_columns, f)
+        return None if of_columns is None or mixed is None else (mixed, of_columns)
 
     def combine(self, rows: Tensor, f: int, table: Tensor) -> Aggregate:
         first, *others = self.stages
+        fused = None if others or not rows.is_cpu or len(rows) > _MOST_MIXED else self._mixed(first, rows, f, table)
+        if fused is not None:  # the same numbers as those of whole rows
+            return Aggregate(fused[0].vector, _carried_back(fused[0].weight, [fused[1]]))
         prepared = first.mix(rows, f, table)
         aggregate = _compose(others, self.rule).on_columns(prepared.rows, f)
         return Aggregate(aggregate.vector, _carried_back(aggregate.weight, [prepared.shares]))

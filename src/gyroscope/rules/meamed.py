@@ -40,8 +40,11 @@ class MeaMed(Rule):
         return f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        n = rows.shape[0]
+        return self.aggregate_mixed(rows, None, f)
+
+    def aggregate_mixed(self, rows: Tensor, shares: Tensor | None, f: int) -> Aggregate:
+        n = len(rows if shares is None else shares)
         if self.even == "lower":
-            return Aggregate(order_statistics.mean_around_median(rows, n - f), None)
+            return Aggregate(order_statistics.mean_around_median(rows, n - f, shares), None)
         # With all values trimmed but the middle ones, the trimmed mean is the median.
-        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, (n - 1) // 2, n - f), None)
+        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, (n - 1) // 2, n - f, shares), None)

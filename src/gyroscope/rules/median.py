@@ -39,4 +39,7 @@ class Median(Rule):
         return theory.median_ratio_bound(n, f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(order_statistics.median(rows, self.even), None)
+        return self.aggregate_mixed(rows, None, f)
+
+    def aggregate_mixed(self, rows: Tensor, shares: Tensor | None, f: int) -> Aggregate:
+        return Aggregate(order_statistics.median(rows, self.even, shares), None)

@@ -33,4 +33,8 @@ class Phocas(Rule):
         return f / (n - f)
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, f, rows.shape[0] - f), None)
+        return self.aggregate_mixed(rows, None, f)
+
+    def aggregate_mixed(self, rows: Tensor, shares: Tensor | None, f: int) -> Aggregate:
+        n = len(rows if shares is None else shares)
+        return Aggregate(order_statistics.mean_around_trimmed_mean(rows, f, n - f, shares), None)

@@ -34,4 +34,7 @@ class TrimmedMean(Rule):
     guarantee = "range"
 
     def aggregate(self, rows: Tensor, f: int) -> Aggregate:
-        return Aggregate(order_statistics.trimmed_mean(rows, f), None)
+        return self.aggregate_mixed(rows, None, f)
+
+    def aggregate_mixed(self, rows: Tensor, shares: Tensor | None, f: int) -> Aggregate:
+        return Aggregate(order_statistics.trimmed_mean(rows, f, shares), None)

@@ -18,36 +18,40 @@ _DENSE = 0.4
 """From this part of shares on that are not zero, it is faster to multiply by all of them."""
 
 
-def median(rows: Tensor, even: str = "lower") -> Tensor:
+def median(rows: Tensor, even: str = "lower", shares: Tensor | None = None) -> Tensor:
     """Return the median of each column: for an even number of rows the lower middle, or with "mean" that of both."""
-    n = rows.shape[0]
+    n = _count(rows, shares)
     low, high = (n - 1) // 2, n // 2
     ranks = (low,) if even == "lower" or low == high else (low, high)
-    values = _columns(rows, sorting_networks.selection(n, ranks), ranks=ranks)
+    values = _columns(rows, sorting_networks.selection(n, ranks), shares=shares, ranks=ranks)
     if len(ranks) == 1:
         return values[0]
     return values[0].mul_(0.5).add_(values[1], alpha=0.5)  # halves first: the sum of two large values overflows
 
 
-def trimmed_mean(rows: Tensor, trim: int) -> Tensor:
+def trimmed_mean(rows: Tensor, trim: int, shares: Tensor | None = None) -> Tensor:
     """Return the mean of each column without its `trim` smallest and `trim` largest values."""
-    n = rows.shape[0]
+    n = _count(rows, shares)
     _check(n, trim=trim)
-    return _columns(rows, sorting_networks.sorting(n, trim, n - trim), trim, n - trim)[0]
+    return _columns(rows, sorting_networks.sorting(n, trim, n - trim), trim, n - trim, shares=shares)[0]
 
 
 def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
     """Return the mean of the `count` values of each column that are nearest to its (lower) median."""
-    n = rows.shape[0] if shares is None else shares.shape[0]
+    n = _count(rows, shares)
     _check(n, count=count)
     return _columns(rows, sorting_networks.sorting(n, 0, n), (n - 1) // 2, (n + 1) // 2, count, shares)[0]
 
 
-def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int) -> Tensor:
+def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int, shares: Tensor | None = None) -> Tensor:
     """Return the mean of the `count` values of each column nearest to its trimmed mean."""
-    n = rows.shape[0]
+    n = _count(rows, shares)
     _check(n, trim, count)
-    return _columns(rows, sorting_networks.sorting(n, 0, n), trim, n - trim, count)[0]
+    return _columns(rows, sorting_networks.sorting(n, 0, n), trim, n - trim, count, shares)[0]
+
+
+def _count(rows: Tensor, shares: Tensor | None) -> int:
+    return rows.shape[0] if shares is None else shares.shape[0]
 
 
 def _check(n: int, trim: int = 0, count: int = 1) -> None:

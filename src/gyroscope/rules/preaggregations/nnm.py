@@ -50,6 +50,10 @@ class NNM(Preaggregation):
         torch.where(alone, rows, mixed, out=mixed)
         return Prepared(mixed, chosen / count.unsqueeze(1))
 
+    def shares(self, table: Tensor, f: int) -> Tensor | None:
+        chosen, count, alone = self._neighbours(table, f)
+        return None if bool(alone.any()) else chosen / count.unsqueeze(1)
+
     def mixing(self, table: Tensor, f: int) -> tuple[Tensor, Tensor] | None:
         chosen, count, alone = self._neighbours(table, f)
         lost = alone | alone.T
