@@ -3,8 +3,8 @@
 NaN sorts above +inf. So with at most f NaN or infinite values among n >= 2f + 1 in a coordinate, the middle is an
 honest value or between two of them. Ties are broken by value, never by row: the order of the rows does not matter.
 
-Each function takes (t, n) `shares`, too. If given, the result is that for the t rows `shares @ rows`, which the kernel
-never stores as a whole. A row without a share is left out: it may hold NaN.
+Each function takes (t, n) `shares`, too, or two factors of them. If given, the result is that for the t rows
+`shares @ rows`, which the kernel never stores as a whole. A row without a share is left out: it may hold NaN.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from gyroscope._linalg._kernels import accelerated_by, selections
+from gyroscope._linalg._kernels.selections import Shares
 
 
 @accelerated_by(selections.median)
-def median(rows: Tensor, even: str = "lower", shares: Tensor | None = None) -> Tensor:
+def median(rows: Tensor, even: str = "lower", shares: Shares | None = None) -> Tensor:
     """Return the median of each column: for an even number of rows the lower middle, or with "mean" that of both."""
     rows = _mixed(rows, shares)
     n = rows.shape[0]
@@ -26,7 +27,7 @@ def median(rows: Tensor, even: str = "lower", shares: Tensor | None = None) -> T
 
 
 @accelerated_by(selections.mean_around_median)
-def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
+def mean_around_median(rows: Tensor, count: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of the `count` values of each column that are nearest to its (lower) median.
 
     In sorted order these are a window around the middle. Of two values equally near, the smaller belongs to it.
@@ -36,21 +37,23 @@ def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -
 
 
 @accelerated_by(selections.trimmed_mean)
-def trimmed_mean(rows: Tensor, trim: int, shares: Tensor | None = None) -> Tensor:
+def trimmed_mean(rows: Tensor, trim: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of each column without its `trim` smallest and `trim` largest values."""
     return _mean(_mixed(rows, shares).sort(dim=0).values, trim)
 
 
 @accelerated_by(selections.mean_around_trimmed_mean)
-def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int, shares: Tensor | None = None) -> Tensor:
+def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of the `count` values of each column nearest to its trimmed mean; of two as near, the smaller."""
     ordered = _mixed(rows, shares).sort(dim=0).values
     return _mean_around(ordered, _mean(ordered, trim), count)
 
 
-def _mixed(rows: Tensor, shares: Tensor | None) -> Tensor:
+def _mixed(rows: Tensor, shares: Shares | None) -> Tensor:
     if shares is None:
         return rows
+    if not isinstance(shares, Tensor):
+        shares = shares[0] @ shares[1]
     unused = ~shares.any(dim=0)
     return shares.to(rows.dtype) @ rows.masked_fill(unused.unsqueeze(1), 0)  # 0 * NaN would be NaN
 

@@ -69,7 +69,7 @@ class Bulyan(ScoreRule):
 
     def combine_mixed(self, rows: Tensor, shares: Tensor, f: int, table: Tensor) -> Aggregate:
         selections = self._selections(table, f)
-        return _around_median(rows, f, selections, selections @ shares)
+        return _around_median(rows, f, selections, (selections, shares))
 
     def _selections(self, table: Tensor, f: int) -> Tensor:
         """Return (theta, n): the share of each row in each selection, from the squared distances between the rows."""
@@ -97,7 +97,7 @@ class Bulyan(ScoreRule):
         return shares
 
 
-def _around_median(rows: Tensor, f: int, selections: Tensor, shares: Tensor) -> Aggregate:
+def _around_median(rows: Tensor, f: int, selections: Tensor, shares: Tensor | tuple[Tensor, Tensor]) -> Aggregate:
     """Return the mean around the median of the selections, whose shares in the rows are given."""
     vector = order_statistics.mean_around_median(rows, len(selections) - 2 * f, shares)
     return Aggregate(vector, selections.mean(dim=0))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +15,24 @@ from gyroscope._linalg._kernels.compiled import flat
 _WIDTH = 96
 """Columns per block: a multiple of three and of four vectors. Narrower blocks have more overhead, wider ones of some 50
 rows do not fit in the L1 cache, and a power of two would map all rows of a block to the same cache sets."""
-_DENSE = 0.4
-"""From this part of shares on that are not zero, it is faster to multiply by all of them."""
+
+Shares = Tensor | tuple[Tensor, Tensor]
+"""(t, n) each row's share in each of t mixed rows; or two factors of that."""
 
 
-def median(rows: Tensor, even: str = "lower", shares: Tensor | None = None) -> Tensor:
+class MixingSteps(NamedTuple):
+    """How the kernel `columns` computes mixed rows step by step: see `_mix_by_steps` there."""
+
+    used: Any
+    origins: Any
+    bounds: Any
+    rows: Any
+    weights: Any
+    targets: Any
+    scales: Any
+
+
+def median(rows: Tensor, even: str = "lower", shares: Shares | None = None) -> Tensor:
     """Return the median of each column: for an even number of rows the lower middle, or with "mean" that of both."""
     n = _count(rows, shares)
     low, high = (n - 1) // 2, n // 2
@@ -29,29 +43,31 @@ def median(rows: Tensor, even: str = "lower", shares: Tensor | None = None) -> T
     return values[0].mul_(0.5).add_(values[1], alpha=0.5)  # halves first: the sum of two large values overflows
 
 
-def trimmed_mean(rows: Tensor, trim: int, shares: Tensor | None = None) -> Tensor:
+def trimmed_mean(rows: Tensor, trim: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of each column without its `trim` smallest and `trim` largest values."""
     n = _count(rows, shares)
     _check(n, trim=trim)
     return _columns(rows, sorting_networks.sorting(n, trim, n - trim), trim, n - trim, shares=shares)[0]
 
 
-def mean_around_median(rows: Tensor, count: int, shares: Tensor | None = None) -> Tensor:
+def mean_around_median(rows: Tensor, count: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of the `count` values of each column that are nearest to its (lower) median."""
     n = _count(rows, shares)
     _check(n, count=count)
     return _columns(rows, sorting_networks.sorting(n, 0, n), (n - 1) // 2, (n + 1) // 2, count, shares)[0]
 
 
-def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int, shares: Tensor | None = None) -> Tensor:
+def mean_around_trimmed_mean(rows: Tensor, trim: int, count: int, shares: Shares | None = None) -> Tensor:
     """Return the mean of the `count` values of each column nearest to its trimmed mean."""
     n = _count(rows, shares)
     _check(n, trim, count)
     return _columns(rows, sorting_networks.sorting(n, 0, n), trim, n - trim, count, shares)[0]
 
 
-def _count(rows: Tensor, shares: Tensor | None) -> int:
-    return rows.shape[0] if shares is None else shares.shape[0]
+def _count(rows: Tensor, shares: Shares | None) -> int:
+    if shares is None:
+        return len(rows)
+    return len(shares if isinstance(shares, Tensor) else shares[0])
 
 
 def _check(n: int, trim: int = 0, count: int = 1) -> None:
@@ -67,7 +83,7 @@ def _columns(
     first: int = 0,
     last: int = 0,
     nearest: int = 0,
-    shares: Tensor | None = None,
+    shares: Shares | None = None,
     ranks: tuple[int, ...] = (),
 ) -> Tensor:
     """Return what the kernel `columns` computes: a row for each rank, or one row."""
@@ -80,25 +96,65 @@ def _columns(
     return out
 
 
-def _mixtures(shares: Tensor | None, dtype: Any) -> tuple[Any, ...]:
-    """Return what the kernel `columns` wants to know of mixtures, from shares to common."""
-    table = np.zeros((0, 0)) if shares is None else shares.detach().cpu().numpy()
-    count = table.shape[0]
-    dense, dense_rows, common = np.empty(0, dtype), np.empty(0, np.int64), 0
-    if (order := _nested(table)) is not None:
-        return table.max(axis=1).astype(dtype), order, np.arange(count + 1), True, dense, dense_rows, common
+def _mixtures(shares: Shares | None, dtype: Any) -> tuple[Any, ...]:
+    """Return what the kernel `columns` wants to know of mixtures, from shares to scales."""
+    tables = [] if shares is None else [shares] if isinstance(shares, Tensor) else [*shares]
+    known = [table.detach().cpu().numpy() for table in tables]
+    table = known[0] @ known[1] if len(known) > 1 else known[0] if known else np.zeros((0, 0))
     mixture, row = table.nonzero()
-    bounds = np.searchsorted(mixture, np.arange(count + 1))
-    used = np.flatnonzero(table.any(axis=0))
-    if len(row) > _DENSE * count * len(used):
-        rounded = table.astype(dtype)
-        same = (rounded[:, used] == rounded[0, used]).all(axis=0)
-        same[-1] = False  # not all of them
-        alike, others = used[same], used[~same]
-        dense = np.concatenate([rounded[0, alike], rounded[:, others].reshape(-1)])
-        dense_rows, common = np.concatenate([alike, others]), len(alike)
-    sparse = table[mixture, row].astype(dtype), row.astype(np.int64), bounds.astype(np.int64)
-    return *sparse, False, dense, dense_rows, common
+    bounds = np.searchsorted(mixture, np.arange(len(table) + 1)).astype(np.int64)
+    steps = _steps(known) if known else None
+    if steps is None or len(steps.rows) + len(steps.origins) >= len(row):
+        nothing = np.empty(0, np.int64)
+        steps = MixingSteps(*[nothing] * 7)
+    steps = MixingSteps(*map(np.ascontiguousarray, steps))
+    steps = steps._replace(weights=steps.weights.astype(dtype), scales=steps.scales.astype(dtype))
+    return table[mixture, row].astype(dtype), row.astype(np.int64), bounds, *steps
+
+
+def _steps(tables: list[Any]) -> MixingSteps | None:
+    """Return the steps to means of some rows each, or to means of ever fewer of such means; None for other mixtures."""
+    means = tables[-1]
+    member, counts, largest = means != 0, (means != 0).sum(axis=1), means.max(axis=1)
+    if not (means == member * largest[:, None]).all() or not counts.all():
+        return None
+    order = _nested(tables[0])
+    if len(tables) == 1 and order is not None:  # each is one row more than the next: one step each, the last one first
+        first = len(means) - 1
+        steps = [order[first:][::-1], *order[:first][::-1, None]]
+        origins, common = np.where(np.arange(len(means)) > 0, 2, 0), np.zeros(member.shape[1], bool)
+        targets, scales = np.arange(len(means))[::-1], largest[::-1]
+    elif len(tables) == 1:  # each is what most of them have in common, with some rows more or less
+        common = member.mean(axis=0) > 0.5
+        steps = [np.flatnonzero(line != common) for line in member]
+        origins, targets, scales = np.ones(len(means), np.int64), np.arange(len(means)), largest
+    elif order is not None and (counts[order] == counts[order[0]]).all():  # sums of ever more of such means
+        member = member[order[::-1]]
+        common = member.mean(axis=0) > 0.5
+        steps = [np.flatnonzero(line != common) for line in member]
+        origins = np.where(np.arange(len(order)) > 0, 3, 1)
+        places = np.arange(len(order))[::-1]
+        targets = np.where(places < len(tables[0]), places, -1)
+        scales = np.where(targets < 0, 0.0, tables[0].max(axis=1)[targets] / counts[order[0]])
+    else:
+        return None
+    some = np.flatnonzero(member.any(axis=0))
+    if common.any():  # by step 0
+        steps = [np.flatnonzero(common), *steps]
+        origins, targets, scales = np.append(0, origins), np.append(-1, targets), np.append(0.0, scales)
+    else:
+        origins = np.where(origins % 2 == 1, origins - 1, origins)
+        origins[1:2] = np.minimum(origins[1:2], 1)  # the step before is step 0
+    lengths = np.array([max(1, len(step)) for step in steps])
+    rows = np.concatenate([step if len(step) else some[:1] for step in steps])
+    weights = np.concatenate([np.where(common[step], -1.0, 1.0) if len(step) else np.zeros(1) for step in steps])
+    weights[: lengths[0]] = 1.0  # of the common rows
+    if (origins > 1).any():
+        size = (lengths + common.sum()).sum()
+        power = 2.0 ** -math.ceil(math.log2(max(2, size)))  # no sum is larger than the largest value
+    else:
+        power = largest[0]  # no sum serves another step but that of the common rows
+    return MixingSteps(some, origins, np.append(0, lengths.cumsum()), rows, weights * power, targets, scales / power)
 
 
 def _nested(shares: Any) -> Any | None:

@@ -14,6 +14,7 @@ from gyroscope._linalg._kernels.compiled.build import helper, kernel
 from gyroscope._linalg._kernels.compiled.lanes import (
     add,
     added_lanes,
+    aligned,
     broadcast,
     copy,
     divide,
@@ -25,24 +26,20 @@ from gyroscope._linalg._kernels.compiled.lanes import (
     multiply_add,
     padded,
     prefetch,
+    prefetch_far,
     store,
     subtract,
     where_less,
 )
-from gyroscope._linalg._kernels.compiled.unrolled import (
-    MIXED,
-    MIXED_VECTORS,
-    add_mixtures,
-    merge_runs,
-    sort_run,
-)
+from gyroscope._linalg._kernels.compiled.unrolled import VECTORS, add_rows, merge_runs, sort_run
 
 
 @kernel
 def columns(
     rows: Any, n: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any, candidates: Any,
     bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any, share_bounds: Any,
-    nested: bool, dense: Any, dense_rows: Any, common: int, out: Any, begin: int, end: int,
+    used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any, targets: Any, scales: Any, out: Any,
+    begin: int, end: int,
 ) -> None:  # fmt: skip
     """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 
@@ -51,24 +48,24 @@ def columns(
     mean. There is one kernel for all of these, because the network takes long to compile.
 
     If there are mixtures, they are the network's inputs instead of the rows, computed block by block: mixture i is the
-    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Nested mixtures are
-    means of ever fewer rows: mixture i is shares[i] times the sum of the rows share_rows[i:]. If most shares are not
-    zero, `dense` holds all of them, as `_mix_dense` takes them.
+    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Where there are
+    steps, `_mix_by_steps` computes the same with fewer operations.
     """
     d, results = out.size // max(1, ranks.size), max(1, ranks.size)
     height = share_bounds.size - 1 if share_bounds.size > 1 else n
     whole = end - (end - begin) % width
     _columns(
         rows, n, height, stride, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last, nearest,
-        shares, share_rows, share_bounds, nested, dense, dense_rows, common, out, d, begin, whole, begin,
+        shares, share_rows, share_bounds, used, origins, step_bounds, step_rows, weights, targets, scales,
+        out, d, begin, whole, begin,
     )  # fmt: skip
     if whole < end:  # a block of its own: choosing between two arrays in each block costs as much as a row
         zero = 0 * width  # numba would compile the function again for a literal
         block, part = padded(rows, n, stride, whole, end, width), np.empty(results * width, rows.dtype)
         _columns(
             block, n, height, width, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last,
-            nearest, shares, share_rows, share_bounds, nested, dense, dense_rows, common, part, width, zero, width,
-            zero,
+            nearest, shares, share_rows, share_bounds, used, origins, step_bounds, step_rows, weights, targets,
+            scales, part, width, zero, width, zero,
         )  # fmt: skip
         for value in range(results):
             copy(part, value * width, out, value * d + whole, end - whole)
@@ -78,8 +75,8 @@ def columns(
 def _columns(
     rows: Any, n: int, height: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any,
     candidates: Any, bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any,
-    share_bounds: Any, nested: bool, dense: Any, dense_rows: Any, common: int, out: Any, d: int, begin: int, end: int,
-    to: int,
+    share_bounds: Any, used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any, targets: Any,
+    scales: Any, out: Any, d: int, begin: int, end: int, to: int,
 ) -> None:  # fmt: skip
     """Compute whole blocks of `columns`, to out[to] and the following elements, and for the next rank d further on."""
     mixed = share_bounds.size > 1
@@ -88,11 +85,9 @@ def _columns(
     zero = 0 * width
     for start in range(begin, end, width):
         if mixed:
-            if nested:
-                _mix_nested(rows, start, stride, mixtures, width, shares, share_rows)
-            elif not dense.size or not _mix_dense(
-                rows, start, stride, mixtures, width, dense, dense_rows, common, height
-            ):
+            if not origins.size or not _mix_by_steps(
+                rows, start, stride, mixtures, width, used, origins, step_bounds, step_rows, weights, targets, scales,
+            ):  # fmt: skip
                 _mix(rows, start, stride, mixtures, width, shares, share_rows, share_bounds)
             _network(mixtures, zero, width, scratch, width, leaves, merges, wires)
         else:
@@ -168,63 +163,45 @@ def _mix(
 
 
 @helper
-def _mix_dense(
-    source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any, common: int, count: int
-) -> bool:
-    """Compute several mixtures of all of share_rows at once: every value is read for up to MIXED of them.
+def _mix_by_steps(
+    source: Any, at: int, stride: int, mixtures: Any, width: int, used: Any, origins: Any, bounds: Any, step_rows: Any,
+    weights: Any, targets: Any, scales: Any,
+) -> bool:  # fmt: skip
+    """Compute mixtures from a sum of common rows, and from each other, by adding and subtracting few rows.
 
-    The first `common` rows have the same share in all mixtures, shares[k]: their sum is computed once. The shares of
-    mixture i in the other rows follow, from shares[common + i * (share_rows.size - common)] on. Returns whether all
-    mixtures are finite: here a row that is not spoils also mixtures in which it has no share.
+    Step i begins with zero, with the result of step 0, with that of the step before, or with both of these, if
+    origins[i] is 0, 1, 2 or 3. It adds weights[k] times row step_rows[k] for k from bounds[i] to bounds[i + 1] - 1, at
+    least one. If targets[i] is a mixture and not -1, that is the sum times scales[i]. Returns whether all are finite: a
+    row that is not spoils mixtures without it.
     """
-    lanes = lane_count(source)
-    base, lost = np.zeros(width, source.dtype), np.zeros(lanes, source.dtype)
-    others = share_rows[common:]
-    tiles = -(-count // MIXED)
-    for column in range(0, width, MIXED_VECTORS * lanes):
-        if common:
-            add_mixtures(
-                shares, 0, source, at + column, stride, share_rows, common, width, base, column, base, column, width,
-                lost, 1,
-            )  # fmt: skip
-        first = 0
-        for tile in range(tiles):  # of nearly equal size: a tile of one mixture takes almost as long as a full one
-            size = (count - first) // (tiles - tile)
-            add_mixtures(
-                shares, common + first * others.size, source, at + column, stride, others, others.size,
-                0 if tile else width, base, column, mixtures, first * width + column, width, lost, size,
-            )  # fmt: skip
-            first += size
+    step, last = lane_count(source), 2 * width
+    sums, lost = aligned(3 * width, source), np.zeros(step, source.dtype)
+    for i in range(origins.size):
+        for k in range(i, used.size, origins.size):  # prefetch the next block, some rows with each step
+            for column in range(0, width, 2 * step):
+                prefetch_far(source, at + used[k] * stride + column + width)
+        origin, result, to = min(origins[i], 2) * width, last if i else width, targets[i] * width
+        if origins[i] == 3:
+            for column in range(0, width, step):
+                store(sums, last + column, add(load(sums, last + column), load(sums, width + column)))
+        first, end = bounds[i], bounds[i + 1]
+        for column in range(0, width, VECTORS * step):
+            place, begin = at + column, origin + column
+            if to >= 0 and scales[i] == 1:
+                add_rows(
+                    source, place, stride, step_rows, weights, first, end, sums, begin, mixtures, to + column, lost
+                )
+            else:
+                add_rows(
+                    source, place, stride, step_rows, weights, first, end, sums, begin, sums, result + column, lost
+                )
+        if to >= 0 and scales[i] != 1:
+            scale = broadcast(source, scales[i])
+            for column in range(0, width, 4 * step):
+                a, b, c, d = _four(sums, result + column)
+                a, b, c, d = multiply(scale, a), multiply(scale, b), multiply(scale, c), multiply(scale, d)
+                _store_four(mixtures, to + column, a, b, c, d)
     return bool(lost.sum() == 0)
-
-
-@helper
-def _mix_nested(source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any) -> None:
-    """Add one row after the other, the last first: each mixture costs one addition more than the one after it.
-
-    The sums are those of the rows times a power of two, so that they are no larger than the largest value.
-    """
-    step = lane_count(source)
-    part = 1.0
-    while part * share_rows.size > 1.0:
-        part /= 2
-    power = broadcast(source, part)
-    for column in range(0, width, 4 * step):
-        a = b = c = d = broadcast(source, 0.0)
-        for k in range(share_rows.size - 1, -1, -1):
-            place = at + share_rows[k] * stride + column
-            prefetch(source, place + width)
-            prefetch(source, place + width + 2 * step)
-            a = multiply_add(power, load(source, place), a)
-            b = multiply_add(power, load(source, place + step), b)
-            c = multiply_add(power, load(source, place + 2 * step), c)
-            d = multiply_add(power, load(source, place + 3 * step), d)
-            if k < shares.size:
-                share, to = broadcast(source, shares[k] / part), k * width + column
-                store(mixtures, to, multiply(share, a))
-                store(mixtures, to + step, multiply(share, b))
-                store(mixtures, to + 2 * step, multiply(share, c))
-                store(mixtures, to + 3 * step, multiply(share, d))
 
 
 @helper

@@ -15,9 +15,9 @@ TILES = ((1, 1), (2, 0), (3, 0), (3, 1), (3, 2), (3, 3))
 """Shapes of tiles of pairs: 3 x 3 sums, 3 + 3 rows and a difference fill 16 registers."""
 ROWS = 6
 """Of a tile of products: 6 x 2 sums, two vectors of the right matrix and a broadcast value take 15 registers."""
-MIXED = 4
-"""Mixtures of a tile: 4 x 3 sums, three vectors of a row and a broadcast share fill 16 registers."""
-MIXED_VECTORS = 3
+VECTORS = 12
+"""Vectors of rows that are added up at once, which hides the latency of an addition: the sums, and a broadcast weight,
+take 13 registers."""
 _AHEAD = 8
 """How many steps of depth before its use the right matrix is prefetched."""
 
@@ -158,48 +158,33 @@ def add_products(
 
 
 @statement
-def add_mixtures(
-    emitter: Emitter, shares: Any, at: Any, source: Any, place: Any, stride: Any, chosen: Any, depth: Any, ahead: Any,
-    base: Any, base_at: Any, out: Any, to: Any, width: Any, lost: Any, count: Any,
+def add_rows(
+    emitter: Emitter, source: Any, place: Any, stride: Any, chosen: Any, weights: Any, first: Any, last: Any,
+    start: Any, start_at: Any, out: Any, to: Any, lost: Any,
 ) -> None:  # fmt: skip
-    """Write `count` mixtures of rows, 1 to MIXED, in MIXED_VECTORS vectors.
+    """Add rows times weights to VECTORS vectors at start[start_at], and write the sums to out[to].
 
-    Vector v of mixture i, at out[to + i * width], is that of base[base_at] plus the sum over k < depth of
-    shares[at + i * depth + k] times source[place + chosen[k] * stride]. Zero times each of them is added to the vector
-    at lost[0]. Unless `ahead` is 0, the values that many elements further on are prefetched.
+    They are weights[k] times source[place + chosen[k] * stride] for first <= k < last, at least one. Zero times the
+    sums is added to the vector at lost[0].
     """
-    builder, whole, kind = emitter.builder, at.type, lanes_of(emitter.kinds[2])
-
-    def tile(rows: int, prefetches: bool) -> None:
-        vectors = [whole(v * kind.count) for v in range(MIXED_VECTORS)]
-        begin = [emitter.load(base, builder.add(base_at, v), kind) for v in vectors]
-        lefts = [builder.add(at, builder.mul(depth, whole(i))) for i in range(rows)]
-        before = builder.block
-        with loop_over(builder, depth, 1) as k:
-            sums = [[builder.phi(start.type) for start in begin] for _ in range(rows)]
-            row = builder.load(builder.gep(chosen, [k]))
-            here = builder.add(place, builder.mul(row, stride))
-            for v in vectors[::2] if prefetches else ():  # more than a cache line
-                emitter.prefetch(source, builder.add(builder.add(here, ahead), v))
-            values = [emitter.load(source, builder.add(here, v), kind) for v in vectors]
-            for left, line in zip(lefts, sums, strict=True):
-                share = emitter.splat(builder.load(builder.gep(shares, [builder.add(left, k)])), kind)
-                for value, total, first in zip(values, line, begin, strict=True):
-                    total.add_incoming(first, before)
-                    total.add_incoming(emitter.call("fmuladd", share, value, total), builder.block)
-        zero = emitter.constant(kind, 0.0)
-        nothing = emitter.load(lost, whole(0), kind)
-        for i, line in enumerate(sums):
-            target = builder.add(to, builder.mul(width, whole(i)))
-            for v, total in zip(vectors, line, strict=True):
-                emitter.store(out, builder.add(target, v), total.incomings[1][0], kind)
-                nothing = emitter.call("fmuladd", zero, total.incomings[1][0], nothing)
-        emitter.store(lost, whole(0), nothing, kind)
-
-    shapes = [(rows, prefetches) for prefetches in (False, True) for rows in range(1, MIXED + 1)]
-    further = builder.select(builder.icmp_signed("!=", ahead, whole(0)), whole(MIXED), whole(0))
-    shape = builder.add(builder.sub(count, whole(1)), further)
-    switch(builder, shape, [functools.partial(tile, *each) for each in shapes])
+    builder, whole, kind = emitter.builder, first.type, lanes_of(emitter.kinds[0])
+    vectors = [whole(v * kind.count) for v in range(VECTORS)]
+    begin = [emitter.load(start, builder.add(start_at, v), kind) for v in vectors]
+    before = builder.block
+    with loop_over(builder, builder.sub(last, first), 1) as index:
+        sums = [builder.phi(value.type) for value in begin]
+        k = builder.add(first, index)
+        here = builder.add(place, builder.mul(builder.load(builder.gep(chosen, [k])), stride))
+        weight = emitter.splat(builder.load(builder.gep(weights, [k])), kind)
+        for v, total, value in zip(vectors, sums, begin, strict=True):
+            total.add_incoming(value, before)
+            row = emitter.load(source, builder.add(here, v), kind)
+            total.add_incoming(emitter.call("fmuladd", weight, row, total), builder.block)
+    nothing, zero = emitter.load(lost, whole(0), kind), emitter.constant(kind, 0.0)
+    for v, total in zip(vectors, sums, strict=True):
+        emitter.store(out, builder.add(to, v), total.incomings[1][0], kind)
+        nothing = emitter.call("fmuladd", zero, total.incomings[1][0], nothing)
+    emitter.store(lost, whole(0), nothing, kind)
 
 
 @contextlib.contextmanager
