@@ -98,18 +98,21 @@ def _columns(
 
 def _mixtures(shares: Shares | None, dtype: Any) -> tuple[Any, ...]:
     """Return what the kernel `columns` wants to know of mixtures, from shares to scales."""
+    nothing, no_values = np.empty(0, np.int64), np.empty(0, dtype)
+    no_steps = MixingSteps(nothing, nothing, nothing, nothing, no_values, nothing, no_values)
     tables = [] if shares is None else [shares] if isinstance(shares, Tensor) else [*shares]
     known = [table.detach().cpu().numpy() for table in tables]
     table = known[0] @ known[1] if len(known) > 1 else known[0] if known else np.zeros((0, 0))
+    if len(known) == 1 and (order := _nested(table)) is not None:
+        return table.max(axis=1).astype(dtype), order, np.arange(len(table) + 1), True, *no_steps
     mixture, row = table.nonzero()
     bounds = np.searchsorted(mixture, np.arange(len(table) + 1)).astype(np.int64)
+    sparse = table[mixture, row].astype(dtype), row.astype(np.int64), bounds, False
     steps = _steps(known) if known else None
     if steps is None or len(steps.rows) + len(steps.origins) >= len(row):
-        nothing = np.empty(0, np.int64)
-        steps = MixingSteps(*[nothing] * 7)
+        return *sparse, *no_steps
     steps = MixingSteps(*map(np.ascontiguousarray, steps))
-    steps = steps._replace(weights=steps.weights.astype(dtype), scales=steps.scales.astype(dtype))
-    return table[mixture, row].astype(dtype), row.astype(np.int64), bounds, *steps
+    return *sparse, *steps._replace(weights=steps.weights.astype(dtype), scales=steps.scales.astype(dtype))
 
 
 def _steps(tables: list[Any]) -> MixingSteps | None:
@@ -118,26 +121,19 @@ def _steps(tables: list[Any]) -> MixingSteps | None:
     member, counts, largest = means != 0, (means != 0).sum(axis=1), means.max(axis=1)
     if not (means == member * largest[:, None]).all() or not counts.all():
         return None
-    order = _nested(tables[0])
-    if len(tables) == 1 and order is not None:  # each is one row more than the next: one step each, the last one first
-        first = len(means) - 1
-        steps = [order[first:][::-1], *order[:first][::-1, None]]
-        origins, common = np.where(np.arange(len(means)) > 0, 2, 0), np.zeros(member.shape[1], bool)
-        targets, scales = np.arange(len(means))[::-1], largest[::-1]
-    elif len(tables) == 1:  # each is what most of them have in common, with some rows more or less
-        common = member.mean(axis=0) > 0.5
-        steps = [np.flatnonzero(line != common) for line in member]
-        origins, targets, scales = np.ones(len(means), np.int64), np.arange(len(means)), largest
-    elif order is not None and (counts[order] == counts[order[0]]).all():  # sums of ever more of such means
-        member = member[order[::-1]]
-        common = member.mean(axis=0) > 0.5
-        steps = [np.flatnonzero(line != common) for line in member]
-        origins = np.where(np.arange(len(order)) > 0, 3, 1)
-        places = np.arange(len(order))[::-1]
-        targets = np.where(places < len(tables[0]), places, -1)
-        scales = np.where(targets < 0, 0.0, tables[0].max(axis=1)[targets] / counts[order[0]])
-    else:
+    order = np.arange(len(means)) if len(tables) == 1 else _nested(tables[0])
+    if order is None or (len(tables) > 1 and (counts[order] != counts[order[0]]).any()):
         return None
+    member = member[order[::-1]]
+    common = member.mean(axis=0) > 0.5
+    steps = [np.flatnonzero(line != common) for line in member]
+    targets = np.arange(len(order))[::-1]
+    if len(tables) == 1:  # each is what most of them have in common, with some rows more or less
+        origins, scales = np.ones(len(order), np.int64), largest[::-1]
+    else:  # sums of ever more of such means
+        origins = np.where(np.arange(len(order)) > 0, 3, 1)
+        targets = np.where(targets < len(tables[0]), targets, -1)
+        scales = np.where(targets < 0, 0.0, tables[0].max(axis=1)[targets] / counts[order[0]])
     some = np.flatnonzero(member.any(axis=0))
     if common.any():  # by step 0
         steps = [np.flatnonzero(common), *steps]

@@ -38,8 +38,8 @@ from gyroscope._linalg._kernels.compiled.unrolled import VECTORS, add_rows, merg
 def columns(
     rows: Any, n: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any, candidates: Any,
     bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any, share_bounds: Any,
-    used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any, targets: Any, scales: Any, out: Any,
-    begin: int, end: int,
+    nested: bool, used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any, targets: Any, scales: Any,
+    out: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Compute columns begin, ..., end - 1 of the matrix rows[row * stride + column], in blocks of `width` columns.
 
@@ -48,15 +48,16 @@ def columns(
     mean. There is one kernel for all of these, because the network takes long to compile.
 
     If there are mixtures, they are the network's inputs instead of the rows, computed block by block: mixture i is the
-    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Where there are
-    steps, `_mix_by_steps` computes the same with fewer operations.
+    sum of shares[k] times row share_rows[k] over k from share_bounds[i] to share_bounds[i + 1] - 1. Nested mixtures are
+    means of ever fewer rows: mixture i is shares[i] times the sum of the rows share_rows[i:]. Where there are steps,
+    `_mix_by_steps` computes the same with fewer operations.
     """
     d, results = out.size // max(1, ranks.size), max(1, ranks.size)
     height = share_bounds.size - 1 if share_bounds.size > 1 else n
     whole = end - (end - begin) % width
     _columns(
         rows, n, height, stride, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last, nearest,
-        shares, share_rows, share_bounds, used, origins, step_bounds, step_rows, weights, targets, scales,
+        shares, share_rows, share_bounds, nested, used, origins, step_bounds, step_rows, weights, targets, scales,
         out, d, begin, whole, begin,
     )  # fmt: skip
     if whole < end:  # a block of its own: choosing between two arrays in each block costs as much as a row
@@ -64,7 +65,7 @@ def columns(
         block, part = padded(rows, n, stride, whole, end, width), np.empty(results * width, rows.dtype)
         _columns(
             block, n, height, width, width, leaves, merges, wires, order, candidates, bounds, ranks, first, last,
-            nearest, shares, share_rows, share_bounds, used, origins, step_bounds, step_rows, weights, targets,
+            nearest, shares, share_rows, share_bounds, nested, used, origins, step_bounds, step_rows, weights, targets,
             scales, part, width, zero, width, zero,
         )  # fmt: skip
         for value in range(results):
@@ -75,8 +76,8 @@ def columns(
 def _columns(
     rows: Any, n: int, height: int, stride: int, width: int, leaves: Any, merges: Any, wires: Any, order: Any,
     candidates: Any, bounds: Any, ranks: Any, first: int, last: int, nearest: int, shares: Any, share_rows: Any,
-    share_bounds: Any, used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any, targets: Any,
-    scales: Any, out: Any, d: int, begin: int, end: int, to: int,
+    share_bounds: Any, nested: bool, used: Any, origins: Any, step_bounds: Any, step_rows: Any, weights: Any,
+    targets: Any, scales: Any, out: Any, d: int, begin: int, end: int, to: int,
 ) -> None:  # fmt: skip
     """Compute whole blocks of `columns`, to out[to] and the following elements, and for the next rank d further on."""
     mixed = share_bounds.size > 1
@@ -85,7 +86,9 @@ def _columns(
     zero = 0 * width
     for start in range(begin, end, width):
         if mixed:
-            if not origins.size or not _mix_by_steps(
+            if nested:
+                _mix_nested(rows, start, stride, mixtures, width, shares, share_rows)
+            elif not origins.size or not _mix_by_steps(
                 rows, start, stride, mixtures, width, used, origins, step_bounds, step_rows, weights, targets, scales,
             ):  # fmt: skip
                 _mix(rows, start, stride, mixtures, width, shares, share_rows, share_bounds)
@@ -202,6 +205,35 @@ def _mix_by_steps(
                 a, b, c, d = multiply(scale, a), multiply(scale, b), multiply(scale, c), multiply(scale, d)
                 _store_four(mixtures, to + column, a, b, c, d)
     return bool(lost.sum() == 0)
+
+
+@helper
+def _mix_nested(source: Any, at: int, stride: int, mixtures: Any, width: int, shares: Any, share_rows: Any) -> None:
+    """Add one row after the other, the last first: each mixture costs one addition more than the one after it.
+
+    The sums are those of the rows times a power of two, so that they are no larger than the largest value.
+    """
+    step = lane_count(source)
+    part = 1.0
+    while part * share_rows.size > 1.0:
+        part /= 2
+    power = broadcast(source, part)
+    for column in range(0, width, 4 * step):
+        a = b = c = d = broadcast(source, 0.0)
+        for k in range(share_rows.size - 1, -1, -1):
+            place = at + share_rows[k] * stride + column
+            prefetch(source, place + width)
+            prefetch(source, place + width + 2 * step)
+            a = multiply_add(power, load(source, place), a)
+            b = multiply_add(power, load(source, place + step), b)
+            c = multiply_add(power, load(source, place + 2 * step), c)
+            d = multiply_add(power, load(source, place + 3 * step), d)
+            if k < shares.size:
+                share, to = broadcast(source, shares[k] / part), k * width + column
+                store(mixtures, to, multiply(share, a))
+                store(mixtures, to + step, multiply(share, b))
+                store(mixtures, to + 2 * step, multiply(share, c))
+                store(mixtures, to + 3 * step, multiply(share, d))
 
 
 @helper
