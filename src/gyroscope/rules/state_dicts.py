@@ -236,9 +236,7 @@ def _difference(layout: Layout, wanted: Layout, whose: str) -> str:
     return next((f"it has {quoted(key)}, which {whose} lacks" for key in layout if key not in wanted), "")
 
 
-def _check_fit(
-    problems: Sequence[str], names: Sequence[int | str], rule: Rule, f: int, weights: Tensor | None
-) -> None:
+def _check_fit(problems: Sequence[str], names: Sequence[int | str], rule: Rule, f: int, weights: Tensor | None) -> None:
     """Whether the rule can do without those that cannot take part."""
     unfit = [place for place, problem in enumerate(problems) if problem and (weights is None or weights[place] > 0)]
     if not unfit:
