@@ -25,7 +25,7 @@ def page() -> str:
             [
                 "# The command line",
                 f"{_text(top.description or '')} `gyroscope --version` prints the version; every command has `--help`, "
-                "which says the same as this page.",
+                "which says the same as this page (`bench` in a checkout of the repository only).",
                 f"Exit codes: {exit_codes}",
                 "\n".join(f"- [`{title}`](#{title.replace(' ', '-')}): {summary}" for title, summary, _ in sections),
                 *(f"## {title}\n\n{_description(parser)}" for title, _, parser in sections),

@@ -199,3 +199,18 @@ def test_mistakes(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_picture_of_nothing_is_still_a_picture(tmp_path: Path) -> None:
     plot.draw([Line("memory", "peak", None, None, 1.0, "MB")], tmp_path / "empty.png")
     assert (tmp_path / "empty.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--seconds", "2"], ["rules"]])
+def test_an_installed_package_says_where_the_benchmarks_are(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.bench, "_CHECKOUT", tmp_path)
+    try:
+        code = cli.main(["bench", *words])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    said = capsys.readouterr()
+    text = " ".join((said.out + said.err).split()).lower()
+    assert "the benchmarks are not part of the installed package: clone the repository" in text
+    assert code == (0 if words == ["--help"] else 2)

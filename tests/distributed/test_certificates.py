@@ -671,7 +671,9 @@ def test_the_life_of_an_authority_on_the_command_line(
     code, out, _ = run(capsys, "keys add worker-0 worker-1")
     assert code == 0
     assert out.splitlines()[1] == "to worker 1's machine: keys/ca.crt, keys/worker-1.crt, keys/worker-1.key"
-    assert run(capsys, "keys add alice --number 2 --days 10")[0] == 0
+    assert out.splitlines()[2].startswith("valid for 365 days")
+    code, out, _ = run(capsys, "keys add alice --number 2 --days 10")
+    assert code == 0 and "valid for 10 days" in out
     code, out, _ = run(capsys, "keys revoke worker-1")
     assert code == 0 and "revoked worker-1, number 1" in out and "keys/revoked.txt" in out
     code, out, _ = run(capsys, "keys list")

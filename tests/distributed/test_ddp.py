@@ -103,8 +103,8 @@ def test_the_report_names_the_faulty_rank(found: list[dict[str, Any]]) -> None:
 
 
 def test_more_than_f_bad_ranks_stop_the_step_and_are_named(found: list[dict[str, Any]]) -> None:
-    for one in found:
-        assert "2 of 5 ranks sent garbage or nothing" in one["too many"]
+    for rank, one in enumerate(found):
+        assert one["too many"].startswith(f"rank {rank}: 2 of 5 ranks sent garbage or nothing")
         assert "1 (not finite), 4 (not finite)" in one["too many"]
         # The aggregate is not finite either, and blames nobody for it.
         assert "3 of 5 ranks" in one["most"] and "ranks 1 (not finite), 2 (not finite), 4 (not finite)." in one["most"]

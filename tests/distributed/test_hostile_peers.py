@@ -28,10 +28,12 @@ from hostile_peers import (
     plain,
     running,
     send_random_bytes,
+    server_that,
 )
 
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed import certificates
+from gyroscope.distributed import worker as worker_module
 from gyroscope.distributed.protocol import (
     ANSWER,
     FINAL,
@@ -80,11 +82,28 @@ def test_a_worker_without_tls_says_at_the_first_try_what_may_be_wrong(rig: Rig) 
     worker = Worker("127.0.0.1", rig.links.port, 0, patience=0.3, report=said.append)
     with pytest.raises((LinkError, ServerGoneError)):
         worker.work()
-    assert not said or (len(said) == 1 and "trying for 0.3 s. Or, if it has --keys" in said[0])
+    assert all("trying for 0.3 s. Or, if it has --keys" in text for text in said)
     unreachable: list[str] = []
     with pytest.raises(ServerGoneError):
         Worker("127.0.0.1", 1, 0, patience=0.3, report=unreachable.append).work()
     assert len(unreachable) == 1 and unreachable[0].startswith("no server that lets this worker join yet")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", text_message(REFUSE, "go away", FINAL), b"SSH-2.0-OpenSSH_9.6\r\n"],
+    ids=["a proxy", "a server without keys", "ssh"],
+)
+def test_no_plain_text_ends_a_worker_that_has_a_certificate(rig: Rig, content: bytes) -> None:
+    """Anybody on the way could send it: the worker goes on trying, and says once what to do."""
+    said: list[str] = []
+    with server_that(lambda peer: peer.sendall(content)) as port:
+        worker = Worker("127.0.0.1", port, certificate=rig.keys / "worker-2.crt", patience=1.0, report=said.append)
+        with pytest.raises(ServerGoneError, match=r"does not speak TLS.* start the server with --keys") as raised:
+            worker.work()
+        [line] = [text for text in said if "does not speak TLS" in text]
+        assert "start the server with --keys" in line and "trying for 1 s" in line
+    assert "leave out" not in line + str(raised.value)
 
 
 def test_random_bytes(rig: Rig) -> None:
@@ -236,6 +255,17 @@ def test_a_certificate_that_is_used_twice(rig: Rig) -> None:
         head, said = peer.hello()
         assert (head.kind, head.step) == (REFUSE, TAKEN) and b"worker 0 is taken by worker-0" in said
     assert rig.refused("is taken by").worker == 0
+
+
+def test_a_worker_whose_certificate_is_in_use_says_so_at_its_first_try(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_TAKEN_SECONDS", 0.5)
+    said: list[str] = []
+    worker = Worker("127.0.0.1", rig.links.port, certificate=rig.keys / "worker-0.crt", report=said.append)
+    with pytest.raises(LinkError, match=r"worker 0 is taken by worker-0 .*: stop that process, or revoke"):
+        worker.work()
+    assert len(said) == 1 and "worker 0 is taken by worker-0" in said[0]
 
 
 def test_a_certificate_that_is_revoked_while_it_is_used(rig: Rig) -> None:

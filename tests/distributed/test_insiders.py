@@ -18,6 +18,7 @@ from test_hostile_peers import descriptors
 
 from gyroscope._core.errors import LinkError
 from gyroscope.distributed import certificates, tls
+from gyroscope.distributed.connection import TryAgainError
 from gyroscope.distributed.protocol import (
     FINAL,
     HEAD_SIZE,
@@ -166,7 +167,7 @@ def test_a_worker_is_no_server(rig: Rig, tmp_path: Path, who: str) -> None:
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
     with (
         server_that(lambda peer: context.wrap_socket(peer, server_side=True)) as port,
-        pytest.raises(LinkError, match="does not prove"),
+        pytest.raises(TryAgainError, match="does not prove"),
     ):
         Peer(port, rig.keys / "worker-1.crt")
 

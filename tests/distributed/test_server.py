@@ -164,7 +164,7 @@ def test_the_processes_of_launch_end_without_output(tmp_path: Path) -> None:
         (("work", "nonsense", "--number", 0), "HOST:PORT"),
         (("work", "127.0.0.1:1"), "--cert"),
         (("work", "https://127.0.0.1:1", "--number", 0), "with TLS: give this worker's certificate"),
-        (("work", "http://127.0.0.1:1", "--cert", "a.crt"), "without TLS: leave out --cert"),
+        (("work", "http://127.0.0.1:1", "--cert", "a.crt"), "without TLS: write https://"),
         (("work", "127.0.0.1:1", "--cert", "nowhere/worker-0.crt"), "is missing"),
         (("work", "127.0.0.1:1", "--number", 0, "--patience", -1), "patience must be"),
     ],
@@ -191,6 +191,20 @@ def test_a_port_that_is_taken_and_a_number_that_does_not_exist(tmp_path: Path) -
         certificates.add_worker(cluster.keys, "worker-7")
         stranger = start("work", cluster.address, "--cert", cluster.keys / "worker-7.crt").end()
         assert stranger.code == 2 and "numbers go from 0 to 2" in stranger.err
+
+
+def test_a_run_that_was_served_with_keys_is_not_continued_without(tmp_path: Path) -> None:
+    """Its workers would not come, and anybody who reaches the port could be one of them."""
+    options = ("--workers", 3, "--rule", "median")
+    with Cluster(tmp_path, *options, workers=3) as cluster:
+        cluster.serve()
+        wait_for(lambda: bool(cluster.events("started")), cluster.server)
+        cluster.server.kill()
+        for again in (("--resume", cluster.out), ("--out", cluster.out, "--continue", *options)):
+            refused = gyroscope("serve", "--port", 0, *again)
+            assert refused.code == 2 and "was served with keys" in refused.err and "add --keys DIR" in refused.err
+        cluster.serve(resume=True)
+        assert cluster.server.running
 
 
 def test_the_server_listens_on_the_named_address_only() -> None:

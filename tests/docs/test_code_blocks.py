@@ -35,6 +35,7 @@ ELSEWHERE = {
     ("deploy.md", "cat > run.toml"): "test_deploy.py",
     ("deploy.md", "gyroscope keys revoke worker-1"): "test_deploy.py",
     ("deploy.md", "kill $server"): "test_deploy.py",
+    ("deploy.md", "[Service]"): "test_deploy.py",
     ("distributed.md", '"""Four ranks'): "tests/distributed/test_robust_sgd.py",
     ("design.md", "src/gyroscope/"): "test_documents.py: a tree of folders",
     ("flower.md", "export FLWR"): "tests/flower/deployment.py sets them",

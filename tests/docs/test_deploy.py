@@ -82,6 +82,29 @@ def test_alerts_use_metrics_that_the_server_exports() -> None:
             assert any(label in exported()[name] for name in names), rule["alert"]
 
 
+def test_a_worker_that_is_gone_is_missing_and_not_suspect() -> None:
+    """A round without its row counts as bad, too: both alerts would fire."""
+    (suspect,) = (rule["expr"] for rule in rules() if rule["alert"] == "GyroscopeWorkerSuspect")
+    missing = 'unless ignoring (state) gyroscope_worker_state{state="missing"} == 1'
+    assert suspect == f"gyroscope_worker_suspicion > 0.5 {missing}"
+    # PromQL matches samples whose labels are equal but for the ignored one.
+    assert exported()["gyroscope_worker_suspicion"] == exported()["gyroscope_worker_state"] - {"state"}
+    monitor, linked = ServerMonitor(), {number: Link("", None) for number in range(3)}
+    monitor.begin_with(3, 1, 2, {}, lambda: linked)
+    monitor.judged(0, RobustAggregator("median", 1).step(torch.tensor([[1.0], [2.0], [torch.nan]])), [("", "ok")] * 3)
+    del linked[2]
+    page = parse(monitor.pages()["/metrics"]().text)
+    assert page["gyroscope_worker_suspicion"].value("gyroscope_worker_suspicion", worker="2") == 1
+    assert page["gyroscope_worker_state"].value("gyroscope_worker_state", worker="2", state="missing") == 1
+
+
+def test_the_page_links_every_file_and_shows_what_the_unit_does() -> None:
+    for path in FILES.iterdir():
+        assert f"[{path.name}](../examples/deploy/{path.name})" in PAGE, path.name
+    (shown,) = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+    assert shown in UNITS[0].read_text() and "ExecStart" in shown
+
+
 def test_the_dashboard_uses_metrics_that_the_server_exports() -> None:
     found = panels()
     assert len({panel["id"] for panel in found}) == len({panel["title"] for panel in found}) == len(found) > 5
@@ -166,6 +189,7 @@ def test_the_containerfile_fits_the_project() -> None:
     assert f'{entry} = "gyroscope.cli:main"' in project
     options = parser().parse_args(command)
     assert options.host == "0.0.0.0" and options.continuing
+    assert f"`podman exec NAME gyroscope status 127.0.0.1:{options.status_port}`" in PAGE
     for line in re.findall(r"^    podman run .*? gyroscope(?: (work .*))?$", PAGE, re.MULTILINE):
         if line:
             parser().parse_args(shlex.split(line))

@@ -70,7 +70,8 @@ def test_a_mapping_gives_names_to_the_report() -> None:
 def test_rows_that_are_not_finite_are_left_to_the_rule(rule: str, bad: float) -> None:
     result = aggregate([*FIVE[:4], one(bad, [1, 1], 8)], rule, f=1)
     assert all(value.isfinite().all() for value in result.state_dict.values())
-    assert result.report.participants[4].distance == INF and 4 in result.report.left_out
+    assert result.report.participants[4].distance == INF and result.report.left_out == [4]
+    assert result.report.participants[4].problem == "it holds NaN or infinity"
     assert 1 <= float(result.state_dict["a"]) <= 4
 
 
@@ -104,7 +105,30 @@ def test_what_does_not_fit_is_left_out_and_counted_as_byzantine(misfit: Any, why
     assert int(result.state_dict["count"]) == sorted(int(each["count"]) for each in others)[1], "of those that fit"
     with pytest.raises(RowsError) as problem:
         aggregate(chosen, "median", f=0)
-    assert f"1 of 5 state dicts do not fit, and f = 0 may ({place}: {why})" in str(problem.value)
+    assert f"1 of 5 state dicts cannot be used, and f = 0 may ({place}: {why})" in str(problem.value)
+
+
+@pytest.mark.parametrize("rule", ["median", "krum", "trimmed-mean", "geometric-median", "nnm+median"])
+def test_who_does_not_fit_and_who_is_not_finite_count_together(rule: str) -> None:
+    given = [*FIVE, one(1, [NAN, 0]), {}]
+    with pytest.raises(RowsError, match=r"2 of 7 .* f = 1 may \(5: it holds NaN or infinity; 6: it lacks 'a', which"):
+        aggregate(given, rule, f=1)
+    if rule != "krum":
+        assert aggregate(given, rule, f=2).report.left_out == [5, 6]
+
+
+def test_more_than_f_that_are_not_finite_are_an_error_as_in_ddp() -> None:
+    named = dict(zip("vwxyz", [*FIVE[:3], one(INF, [0, 0]), one(1, [0, NAN])], strict=True))
+    with pytest.raises(
+        RowsError, match=r"2 of 5 .* f = 1 may .'y': it holds NaN or infinity; 'z': it holds NaN or inf"
+    ):
+        aggregate(named, "median", f=1)
+    with pytest.raises(RowsError, match=r"3: it holds NaN or infinity.*, and the rule average tolerates nobody"):
+        aggregate([*FIVE[:3], one(NAN, [0, 0]), FIVE[4]], "average", f=1)
+    with pytest.raises(RowsError, match="the rule monna trusts that participant"):
+        aggregate([one(NAN, [0, 0]), *FIVE[1:]], "monna:pivot=0", f=1)
+    with pytest.raises(RowsError, match="the reference cannot be used: it holds NaN"):
+        aggregate(FIVE, "median", f=1, reference=one(NAN, [0, 0]))
 
 
 def test_the_error_about_too_many_names_some_and_counts_the_rest() -> None:
@@ -121,11 +145,11 @@ def test_a_rule_that_cannot_do_without_a_participant_says_so() -> None:
     assert aggregate([*FIVE[:3], {}, FIVE[3]], "monna:pivot=2", f=1).report.left_out == [3]
 
 
-def test_a_rule_that_selects_says_whom_it_left_out() -> None:
-    far = {key: value + 1e6 if value.is_floating_point() else value for key, value in FIVE[0].items()}
-    report = aggregate([*FIVE, far], "krum", f=1).report
-    assert 5 in report.left_out and 0 < len(report.left_out) < 6
-    assert all(report.participants[number].share == 0 for number in report.left_out)
+def test_who_got_no_share_is_not_among_those_that_could_not_take_part() -> None:
+    report = aggregate([*FIVE, one(NAN, [0, 0])], "krum", f=1).report
+    assert report.left_out == [5]
+    without = [each for each in report.participants if each.share == 0 and not each.problem]
+    assert without and all(each.distance < INF for each in without)
 
 
 def test_integers_and_booleans_take_the_lower_median_of_those_that_fit() -> None:

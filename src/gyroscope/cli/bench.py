@@ -11,6 +11,10 @@ from typing import Any
 from gyroscope._core.errors import ConfigError
 
 _CHECKOUT = Path(__file__).parents[3]
+_ELSEWHERE = (
+    "the benchmarks are not part of the installed package: clone the repository, run `make demo` in it once, and call "
+    ".venv/bin/gyroscope bench there"
+)
 
 
 def add(commands: Any) -> None:
@@ -20,13 +24,16 @@ def add(commands: Any) -> None:
             sys.path.append(str(_CHECKOUT))
         importlib.import_module("benchmarks.command").add(commands)
         return
-    command = commands.add_parser("bench", help="measure how fast the rules and the trainer are (needs a checkout)")
+    command = commands.add_parser(
+        "bench",
+        help="measure how fast the rules and the trainer are (needs a checkout)",
+        description=f"{_ELSEWHERE[0].upper()}{_ELSEWHERE[1:]}.",
+    )
     command.add_argument("parts", nargs="*", help=argparse.SUPPRESS)
-    command.set_defaults(run=_refuse)
+    command.set_defaults(run=_refuse, lab=False)
+    end = command.error  # of options, all of which are unknown here
+    command.error = lambda message: end(_ELSEWHERE)
 
 
 def _refuse(options: argparse.Namespace) -> int:
-    raise ConfigError(
-        "the benchmarks are not part of the installed package: clone the repository, run `make demo` in it once, and "
-        "call .venv/bin/gyroscope bench there"
-    )
+    raise ConfigError(_ELSEWHERE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import getpass
 import sys
 from pathlib import Path
@@ -177,6 +178,9 @@ def _add(options: argparse.Namespace) -> int:
         names = ("ca.crt", f"{who.name}.crt", f"{who.name}.key")
         files = ", ".join(str(Path(options.folder, name)) for name in names)
         print(f"to worker {who.number}'s machine: {files}")
+    until = certificates.expiry(Path(options.folder, f"{added[0].name}.crt").read_bytes())
+    days = round((until - datetime.datetime.now(datetime.timezone.utc)) / datetime.timedelta(days=1))
+    print(f"valid for {days} days; gyroscope keys list shows until when")
     return 0
 
 

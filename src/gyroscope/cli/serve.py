@@ -32,17 +32,18 @@ examples:
   workers on other machines, each with a certificate of its own (gyroscope keys --help):
     gyroscope keys init --host server.example
     gyroscope keys add worker-0                      # and 1, 2, 3, 4
-    gyroscope serve --host 0.0.0.0 --keys keys --workers 5 --rule krum --declared-byzantine 1 --out runs/a
+    gyroscope serve --host 0.0.0.0 --keys keys --workers 5 --rule krum --declared-byzantine 1 --out runs/b
     gyroscope work https://server.example:29517 --cert worker-0.crt
 
   the columns of the rows in 4 processes, for models of which one cannot hold all rows:
     gyroscope serve --server-shards 4 --workers 5 --rule krum --declared-byzantine 1 --out runs/a
 
-  after a crash or a kill (workers wait for the server, and continue by themselves):
+  after a crash or a kill (workers wait for the server, and continue by themselves); a run that had --keys needs them:
     gyroscope serve --resume runs/a
+    gyroscope serve --host 0.0.0.0 --keys keys --resume runs/b
 
   under systemd or the like, which starts the same command again (documentation: Deploying a server for strangers):
-    gyroscope serve --config run.toml --out runs/a --continue --status-port 29518 --log-events
+    gyroscope serve --host 0.0.0.0 --keys keys --config run.toml --out runs/b --continue --status-port 29518
 
 {_TRUST}
 exit code 3: too few workers for longer than --grace, or a shard that died; the run can be resumed. 4: it diverged, its

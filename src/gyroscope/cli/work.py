@@ -14,8 +14,9 @@ from gyroscope.runs.command_options import STOPPED
 
 _EPILOG = """\
 A worker may join at any time, and join again at any time: the server sends it the momentum that it had. While the
-server is unreachable it tries again, for --patience seconds. Exit codes: 0 the run is over, 2 a mistake or a number
-that is taken, 3 the server is gone for good.
+server is unreachable it tries again, for --patience seconds. With --cert it does so, too, while whoever answers does
+not prove to be the server: without TLS, or with a certificate of another authority. Exit codes: 0 the run is over, 2 a
+mistake or a number that is taken, 3 the server is gone for good.
 
 examples:
     gyroscope work https://server.example:29517 --cert worker-3.crt      # worker-3.key and ca.crt beside it
@@ -88,7 +89,11 @@ def server_address(text: str, certified: bool) -> tuple[str, int]:
             f"cannot read the address {text!r}: it is written https://HOST:PORT, or HOST:PORT such as 127.0.0.1:29517"
         )
     if scheme and certified != (scheme == "https"):
-        remedy = "leave out --cert" if certified else "give this worker's certificate with --cert"
+        remedy = (
+            "write https://, and only for a server that was started without --keys leave out --cert"
+            if certified
+            else "give this worker's certificate with --cert"
+        )
         raise ConfigError(f"the address {text!r} is one {'without' if certified else 'with'} TLS: {remedy}")
     return host.strip("[]"), int(port)
 

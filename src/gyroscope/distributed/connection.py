@@ -10,12 +10,18 @@ from gyroscope._core.errors import LinkError
 from gyroscope.distributed.protocol import HEAD_SIZE, Head, MalformedMessageError
 
 _TLS_ALERT = b"\x15\x03"
+_NO_TLS = ("WRONG_VERSION", "RECORD_LAYER")
+"""In the reason of an SSLError: what came in the handshake is no TLS."""
 _MISTAKES = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "UNSUPPORTED", "ALERT_DECRYPT")
 """In the reason of an SSLError: trying again would not help."""
 
 
 HANDSHAKE_SECONDS = 20.0
 """A server whose thousand workers come at the same moment greets them one after another."""
+
+
+class TryAgainError(OSError):
+    """Whoever answers does not let this worker join, for a reason that may pass; the text says what to do."""
 
 
 class ServerConnection:
@@ -28,7 +34,7 @@ class ServerConnection:
         seconds: For the connection to come about, before the handshake of TLS.
 
     Raises:
-        LinkError: The two sides do not accept each other's certificates, or only one of them speaks TLS.
+        TryAgainError: Whoever answers does not prove to be the server of this worker's ca.crt.
         OSError: There is no connection.
     """
 
@@ -43,7 +49,7 @@ class ServerConnection:
                 self._socket = context.wrap_socket(self._socket, server_hostname=host)
         except ssl.SSLError as problem:
             self._socket.close()
-            raise self._explained(problem) from problem
+            raise self._unproven(problem) from problem
         except BaseException:
             self._socket.close()
             raise
@@ -91,16 +97,23 @@ class ServerConnection:
             if self._context is None and bytes(place[:2]) == _TLS_ALERT:
                 raise LinkError("the server speaks TLS: name this worker's certificate with --cert")
 
-    def _explained(self, problem: ssl.SSLError) -> OSError | LinkError:
-        """Return the error to raise: a LinkError where trying again would not help."""
-        reason = problem.reason or ""
+    def _unproven(self, problem: ssl.SSLError) -> OSError:
+        """Return the error of a handshake. It ends no worker for good: anybody on the way could have caused it."""
         if isinstance(problem, ssl.SSLCertVerificationError):
-            return LinkError(
+            return TryAgainError(
                 f"the server at {self._host} does not prove that it is the one of ca.crt ({problem.verify_message}): "
                 "use the ca.crt of its keys, and a host name or address that gyroscope keys init was given"
             )
-        if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason:
-            return LinkError("the server does not speak TLS: leave out --cert, or start it with --keys")
+        if any(word in (problem.reason or "") for word in _NO_TLS):
+            return TryAgainError(
+                f"what answers at {self._host} does not speak TLS, so it does not prove to be the server: start the "
+                "server with --keys, and let a proxy before it pass TLS on as it is"
+            )
+        return problem
+
+    def _explained(self, problem: ssl.SSLError) -> OSError | LinkError:
+        """Return the error of a proven link: a LinkError where trying again would not help."""
+        reason = problem.reason or ""
         if any(word in reason for word in _MISTAKES):
             return LinkError(
                 f"the server does not accept this worker's certificate ({reason.replace('_', ' ').lower()}): ask for a "

@@ -167,9 +167,9 @@ class ElasticExchange(Exchange):
             missing = [rank for rank in range(self.n) if rank not in members]
             if len(members) < least:
                 raise ExchangeError(
-                    f"{len(missing)} of {self.n} ranks are lost, and at least {least} must be left: ranks "
-                    f"{', '.join(map(str, missing))} have ended or hang. Nothing was updated. What to do: start all "
-                    "ranks again from what they saved"
+                    f"rank {self.rank}: {len(missing)} of {self.n} ranks are lost, and at least {least} must be left: "
+                    f"ranks {', '.join(map(str, missing))} have ended or hang. Nothing was updated. What to do: start "
+                    "all ranks again from what they saved"
                 )
             before = self.members
             try:

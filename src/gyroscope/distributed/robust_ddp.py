@@ -271,7 +271,7 @@ class RobustDDP:
                     raise
                 if self._regroup(self.exchange):
                     if self._last_problem:
-                        raise ExchangeError(self._last_problem) from None
+                        raise self._on_this_rank(self._last_problem) from None
                     return
                 self.aggregator.load_rule_state(*before)
                 for part in self._parts:
@@ -291,7 +291,11 @@ class RobustDDP:
                 self.verdicts.take(seen, torch.stack(weights).mean(dim=0) if weights else None)
             except ExchangeError as problem:
                 self._last_problem = str(problem)
-                raise
+                raise self._on_this_rank(self._last_problem) from None
+
+    def _on_this_rank(self, problem: str) -> ExchangeError:
+        """Return an error that says whose it is: with `ranks` torch takes every rank for its rank 0."""
+        return ExchangeError(f"rank {self.exchange.rank}: {problem}")
 
     def _exchange_part(self, part: ExchangedPart) -> None:
         width = self.aggregator.width = len(part.sent)

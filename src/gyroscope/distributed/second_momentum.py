@@ -29,8 +29,8 @@ def warn_of_second_momentum(parameters: Collection[Tensor]) -> None:
                 remedy = "betas=(0.0, ...)" if "betas" in group else "momentum=0"
                 warnings.warn(
                     f"{type(optimizer).__name__} has a momentum of its own ({own}) besides the workers' (gy.ddp's mu): "
-                    f"the second one smooths what the rule returns, and no measurement says that this is better. Give "
-                    f"the optimizer {remedy}, or gy.ddp(mu=0)",
+                    f"the second one delays what the rule returns, and the model may learn worse, above all with a bad "
+                    f"rank. Give the optimizer {remedy}, or gy.ddp(mu=0)",
                     stacklevel=2,
                 )
                 return

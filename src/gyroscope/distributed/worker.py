@@ -12,7 +12,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from gyroscope._core.errors import LinkError, UnknownNameError
 from gyroscope._core.foreign_text import shortened
 from gyroscope.distributed import protocol, tls
 from gyroscope.distributed.certificates import WorkerKeys, validity
-from gyroscope.distributed.connection import ServerConnection
+from gyroscope.distributed.connection import ServerConnection, TryAgainError
 from gyroscope.distributed.protocol import Head, Message, Offer
 from gyroscope.distributed.row_formats import RowWriter
 from gyroscope.distributed.shard_links import RunOverError, ShardLinks
@@ -39,6 +39,8 @@ _SILENCE_SECONDS = 30.0
 """The server sends heartbeats, so after that long a silence it is gone, even where no connection breaks."""
 _TAKEN_SECONDS = 12.0
 """So long a number may be taken by a process that has died, before this is an error."""
+_LONGEST_WHY = 300
+"""Letters of a reason, which may be a server's, in a line of the log."""
 _SLOWEST_NETWORK = 1e6
 """Bytes per second: a message has so much more time."""
 
@@ -134,7 +136,8 @@ class Worker:
         self.linked = False
         self.last_contact = time.monotonic()
         self._taken_since: float | None = None
-        self._waits = False
+        self._said: set[str] = set()
+        """Why it could not join, as reported since it was linked last."""
 
     def work(self) -> None:
         """Join, answer every round, and join again whenever the link breaks. Return once the run is over.
@@ -145,31 +148,31 @@ class Worker:
         """
         pause = _POLL_SECONDS
         keys = "" if self.context else ". Or, if it has --keys: an address that begins with https://, and --cert"
+        command = "gyroscope serve --keys DIR" if self.context else "gyroscope serve"
         while True:
             try:
-                if self._work_once():
-                    self.report("the run is over")
-                    return
+                self._work_once()
+                self.report("the run is over")
+                return
             except OSError as problem:
                 if self.expiry is not None and validity(self.expiry) == "expired":
                     raise LinkError(
                         f"this worker's certificate, or its authority's, expired on {self.expiry:%Y-%m-%d %H:%M} UTC, "
                         "and no server accepts it: ask for a new one (gyroscope keys add)"
                     ) from problem
-                why = (str(problem).splitlines() or [type(problem).__name__])[0][:120]
-            else:
-                why = "the server is not ready"
+                why = (str(problem).splitlines() or [type(problem).__name__])[0][:_LONGEST_WHY]
+                answered = isinstance(problem, TryAgainError)
             if self.linked:
-                self.linked, pause = False, _POLL_SECONDS
+                self.linked, pause, self._said = False, _POLL_SECONDS, set()
                 self.report(f"lost the server ({why}): trying again for {self.patience:g} s")
-            elif not self._waits:
+            elif not self._said or (answered and why not in self._said):
                 self.report(f"no server that lets this worker join yet ({why}): trying for {self.patience:g} s{keys}")
-            self._waits = True
+            self._said.add(why)
             silence = time.monotonic() - self.last_contact
             if silence > self.patience:
                 raise ServerGoneError(
                     f"no server at {self.host}:{self.port} for {silence:.0f} s ({why}). What to do: start it with "
-                    f"gyroscope serve (--resume DIR continues a run), then start this worker again{keys}"
+                    f"{command} (--resume RUN continues a run), then start this worker again{keys}"
                 )
             time.sleep(pause * random.uniform(0.5, 1.0))  # not all workers at the same moment
             pause = min(2 * pause, _LONGEST_PAUSE)
@@ -178,14 +181,14 @@ class Worker:
         """Return what computes the rows; a subclass may override this."""
         return RowComputer(offer, self.number, self.machine)
 
-    def _work_once(self) -> bool:
-        """Return whether the run is over; return False, or raise OSError, to try again."""
+    def _work_once(self) -> None:
+        """Return once the run is over; raise OSError to try again."""
         with ServerConnection(self.host, self.port, self.context, _CONNECT_SECONDS) as connection:
             connection.send(protocol.text_message(protocol.HELLO, self.identity, self.number), _CONNECT_SECONDS)
             head = connection.receive_head(_SILENCE_SECONDS)
             self.last_contact = time.monotonic()
             if head.kind == protocol.END:
-                return True
+                return
             longest = {protocol.OFFER: protocol.LONGEST_OFFER, protocol.REFUSE: protocol.LONGEST_TEXT}.get(head.kind, 0)
             if not 0 < head.size <= longest:
                 raise LinkError(f"the server answers with a message of kind {head.kind} and {head.size} bytes")
@@ -193,7 +196,7 @@ class Worker:
             connection.receive(memoryview(content), _SILENCE_SECONDS)
             text = content.decode(errors="replace")
             if head.kind == protocol.REFUSE:  # a text for a terminal, which obeys some characters
-                return self._refused(head.step, shortened(text, protocol.LONGEST_TEXT))
+                self._refused(head.step, shortened(text, protocol.LONGEST_TEXT))
             offer = Offer.parse(text)
             if self.computer is None or self.computer.offer != offer:
                 self.computer = self.make_computer(offer)
@@ -201,11 +204,12 @@ class Worker:
             connection.send(Head(protocol.READY).pack(), _CONNECT_SECONDS)
             self._taken_since = None
             if offer.shards:
-                return self._answer_sharded_rounds(connection, self.computer, offer)
-            return self._answer_rounds(connection, self.computer)
+                self._answer_sharded_rounds(connection, self.computer, offer)
+            else:
+                self._answer_rounds(connection, self.computer)
 
-    def _refused(self, code: int, why: str) -> bool:
-        """Return False to try again later; LinkError where that would not help."""
+    def _refused(self, code: int, why: str) -> NoReturn:
+        """Raise TryAgainError, or a LinkError where trying again would not help."""
         now = time.monotonic()
         if code == protocol.TAKEN:
             # A worker that died may still hold its link, until the server's next message to it fails.
@@ -217,9 +221,9 @@ class Worker:
                 raise LinkError(f"{why}: stop that process, or {remedy}")
         elif code != protocol.LATER:
             raise LinkError(why)
-        return False
+        raise TryAgainError(why)
 
-    def _answer_rounds(self, connection: ServerConnection, computer: RowComputer) -> bool:
+    def _answer_rounds(self, connection: ServerConnection, computer: RowComputer) -> None:
         message = Message(computer.d, computer.dtype)
         answer = Message(computer.offer.answer_values, computer.offer.answer_dtype)
         session, parameters = 0, message.bytes[protocol.HEAD_SIZE :]
@@ -229,7 +233,7 @@ class Worker:
             if head.kind == protocol.PING and not head.size:
                 continue
             if head.kind == protocol.END:
-                return True
+                return
             expected = {protocol.WELCOME: (0, len(parameters)), protocol.ROUND: (len(parameters),)}
             if head.size not in expected.get(head.kind, ()):
                 raise LinkError(f"the server sent a message of kind {head.kind} with {head.size} bytes")
@@ -243,7 +247,7 @@ class Worker:
                 answer.seal(protocol.ANSWER, head.step, session, loss)
                 self.reply(connection, answer, head.step)
 
-    def _answer_sharded_rounds(self, connection: ServerConnection, computer: RowComputer, offer: Offer) -> bool:
+    def _answer_sharded_rounds(self, connection: ServerConnection, computer: RowComputer, offer: Offer) -> None:
         """Answer the rounds of a server whose shards have the columns; it says when to join them and to begin."""
 
         def connect(port: int) -> ServerConnection:
@@ -256,7 +260,7 @@ class Worker:
                     head = connection.receive_head(_SILENCE_SECONDS)
                     self.last_contact, loss = time.monotonic(), math.nan
                     if head.kind == protocol.END:
-                        return True
+                        return
                     if head.size or head.kind not in (protocol.PING, protocol.WELCOME, protocol.ROUND):
                         raise LinkError(f"the server sent a message of kind {head.kind} with {head.size} bytes")
                     if head.kind == protocol.WELCOME:
@@ -266,7 +270,7 @@ class Worker:
                     if head.step == protocol.OPEN_SHARDS:
                         refusal = links.join(protocol.text_message(protocol.HELLO, self.identity, self.number))
                         if refusal:
-                            return self._refused(*refusal)
+                            self._refused(*refusal)
                         computer.load_momentum(links.momentum)
                         self.linked = True
                         self.report(f"joined as worker {self.number}, with {len(offer.shards)} shards")
@@ -276,7 +280,7 @@ class Worker:
                         links.send(head.step, values, self.reply)
                     connection.send(Head(protocol.ANSWER, head.step, session, 0, loss).pack(), _SILENCE_SECONDS)
             except RunOverError:
-                return True
+                return
 
     def reply(self, connection: ServerConnection, answer: Message, step: int) -> None:
         """Send the answer; a subclass may override this."""

@@ -26,7 +26,8 @@ Layout = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """The shape and the dtype of each key."""
 
 _NAMED = 3
-"""How many of the participants that do not fit an error describes."""
+"""How many of the participants that cannot take part an error describes."""
+_NOT_FINITE = "it holds NaN or infinity"
 _ROUNDING = 1e-12
 """Sums of weights closer than this are equal."""
 
@@ -38,14 +39,15 @@ class ParticipantReport:
     name: int | str
     """Its place in the sequence, or its name in the mapping."""
     problem: str
-    """Why its state dict was left out; empty if it fits."""
+    """Why its state dict could not take part: it does not fit, or holds NaN or infinity. Else empty."""
     distance: float
-    """Its distance from the result, relative to the median of all that fit: above 1 is farther than most.
+    """Its distance from the result, relative to the median of all that took part: above 1 is farther than most.
 
-    Infinite if it was left out or holds a NaN or an infinity.
+    Infinite if it could not take part.
     """
     share: float | None
-    """Its share in the result; None where the rule has no such thing (a median takes each value from somebody else)."""
+    """Its share in the result, 0 if the rule chose others; None where the rule has no such thing (a median takes each
+    value from somebody else)."""
     weight: float | None
     """Its weight, normalised and capped; None without weights."""
 
@@ -60,8 +62,11 @@ class AggregationReport:
 
     @property
     def left_out(self) -> list[int | str]:
-        """The participants that do not fit, hold a NaN or an infinity, or got no share from the rule."""
-        return [one.name for one in self.participants if one.problem or one.distance == math.inf or one.share == 0]
+        """The participants that could not take part, each with its `problem`.
+
+        Who took part and got nothing has a `share` of 0: with Krum honest participants, too.
+        """
+        return [one.name for one in self.participants if one.problem]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +93,9 @@ def aggregate(
     `num_batches_tracked`) becomes the lower median of each value.
 
     A state dict whose keys, shapes or dtypes differ from the reference's (without one: from those that most have) is
-    left out: its row is NaN, it counts as one of the f Byzantine ones, and the report says why. What a NaN or an
-    infinity in a state dict that fits does to the result is up to the rule: a resilient one tolerates f such rows.
+    left out: its row is NaN, it counts as one of the f Byzantine ones, and the report says why. So does a state dict
+    that holds a NaN or an infinity. When more than f participants are of either kind, an error names them. A
+    participant of weight 0 does not count.
 
     Weights are the server's own judgement, never what a participant claims. They are normalised to the sum 1 and
     capped at 1 / (2f + 1); what is cut off goes to the others, in proportion. So any f participants together weigh at
@@ -113,7 +119,7 @@ def aggregate(
 
     Raises:
         InfeasibleError: The rule cannot tolerate f of n participants.
-        RowsError: More than f state dicts do not fit, or one does not fit that the rule cannot do without.
+        RowsError: More than f state dicts do not fit or are not finite, or one that the rule cannot do without.
         ConfigError: The rule takes no weights, the weights are no weights, or the rule needs a trusted gradient.
 
     Example:
@@ -133,13 +139,18 @@ def aggregate(
     chosen.check_feasible(len(given), f)
     weighting = None if weights is None else _weighting(weights, names, chosen, f)
     problems = _problems(given, reference)
-    _check_fit(problems, names, chosen, f)
-    fitting = [one for one, problem in zip(given, problems, strict=True) if not problem]
-    home = fitting[0]
+    _check_fit(problems, names, chosen, f, weighting)
+    home = next(one for one, problem in zip(given, problems, strict=True) if not problem)
     keys = sorted(key for key in home if home[key].is_floating_point())  # the order of the keys changes no bit
     rows = _rows(given, problems, keys, home)
+    finite = matrix.finite_rows(rows).tolist()
+    problems = [problem or ("" if sound else _NOT_FINITE) for problem, sound in zip(problems, finite, strict=True)]
+    _check_fit(problems, names, chosen, f, weighting)
+    fitting = [one for one, problem in zip(given, problems, strict=True) if not problem]
     if reference is not None:
         start = _flat(reference, keys, rows)
+        if not matrix.all_finite(start):
+            raise RowsError(f"the reference cannot be used: {_NOT_FINITE}")
         rows -= start
     result = _apply(chosen, rows, f, weighting, seed)
     away = matrix.squared_lengths(rows, result.vector).sqrt().tolist()
@@ -225,9 +236,9 @@ def _difference(layout: Layout, wanted: Layout, whose: str) -> str:
     return next((f"it has {quoted(key)}, which {whose} lacks" for key in layout if key not in wanted), "")
 
 
-def _check_fit(problems: Sequence[str], names: Sequence[int | str], rule: Rule, f: int) -> None:
-    """Whether the rule can do without those that do not fit."""
-    unfit = [place for place, problem in enumerate(problems) if problem]
+def _check_fit(problems: Sequence[str], names: Sequence[int | str], rule: Rule, f: int, weights: Tensor | None) -> None:
+    """Whether the rule can do without those that cannot take part."""
+    unfit = [place for place, problem in enumerate(problems) if problem and (weights is None or weights[place] > 0)]
     if not unfit:
         return
     shown = [names[place] if isinstance(names[place], int) else quoted(names[place]) for place in unfit[:_NAMED]]
@@ -235,12 +246,12 @@ def _check_fit(problems: Sequence[str], names: Sequence[int | str], rule: Rule, 
     if len(unfit) > f or len(unfit) == len(problems):
         more = f"; and {len(unfit) - _NAMED} more" if len(unfit) > _NAMED else ""
         raise RowsError(
-            f"{len(unfit)} of {len(problems)} state dicts do not fit, and f = {f} may ({listed}{more}): have all "
-            "participants send the same keys, shapes and dtypes, remove those that do not, or raise f"
+            f"{len(unfit)} of {len(problems)} state dicts cannot be used, and f = {f} may ({listed}{more}): have all "
+            "participants send finite values in the same keys, shapes and dtypes, remove those that do not, or raise f"
         )
     if not rule.resilient or set(rule.trusts(len(problems))) & set(unfit):
         why = "trusts that participant" if rule.resilient else "tolerates nobody"
-        raise RowsError(f"a state dict does not fit ({listed}), and the rule {rule} {why}: remove it or use median")
+        raise RowsError(f"a state dict cannot be used ({listed}), and the rule {rule} {why}: remove it or use median")
 
 
 def _rows(given: Sequence[Any], problems: Sequence[str], keys: Sequence[str], home: StateDict) -> Tensor:
@@ -287,7 +298,7 @@ def _lower_median(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _relative(distances: Sequence[float], problems: Sequence[str]) -> list[float]:
-    """The distances divided by the lower median of those that fit."""
+    """The distances divided by the lower median of those that took part."""
     known = sorted(distance for distance, problem in zip(distances, problems, strict=True) if not problem)
     scale = known[(len(known) - 1) // 2]
     scaled = 0 < scale < math.inf

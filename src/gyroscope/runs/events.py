@@ -18,6 +18,8 @@ REFUSED, QUARANTINED, RELEASED = "refused", "quarantined", "released"
 STARTED, STOPPED, FINISHED = "started", "stopped", "finished"
 
 _LONGEST = 300
+_TLS = " at https://"
+"""In the detail of the event `started`: the address at which a parameter server with keys waits for its workers."""
 
 
 class EventLog:
@@ -45,6 +47,15 @@ class EventLog:
                 table.writerow(row)
         if self._listener:
             self._listener({**dict(zip(COLUMNS, row, strict=True)), "worker": worker})
+
+
+def served_with_keys(directory: Path) -> bool:
+    """Return whether a parameter server with keys has ever waited for this run's workers."""
+    path = directory / EVENTS
+    if not path.is_file():
+        return False
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        return any(row[2:3] == [STARTED] and _TLS in row[-1] for row in csv.reader(file))
 
 
 def _cell(text: str) -> str:

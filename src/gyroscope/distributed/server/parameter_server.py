@@ -171,7 +171,17 @@ class Server:
         return self._run(out, training.train, config, out=out, **options)
 
     def resume(self, out: str | Path) -> Result:
-        """Run `gyroscope.resume` with the workers that connect."""
+        """Run `gyroscope.resume` with the workers that connect.
+
+        Raises:
+            ConfigError: The run was served with keys, and this server has none.
+        """
+        if self.options.keys is None and events.served_with_keys(Path(out)):
+            raise ConfigError(
+                f"the run in {out} was served with keys, and without them anybody could be its workers, who would not "
+                "come: add --keys DIR, the folder that it had (ServerOptions(keys=...) in Python). A run of gyroscope "
+                "launch is continued by gyroscope launch --resume"
+            )
         return self._run(out, training.resume, out)
 
     def _run(self, directory: str | Path, function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
