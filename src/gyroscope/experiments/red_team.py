@@ -188,6 +188,8 @@ class RedTeam:
             for name, value in config.experiment().items()
             if value != defaults[name] and value is not None and name != "measure_every"
         ]
+        if config.data_dir is not None:
+            options.append(f"--data-dir {shlex.quote(str(config.data_dir))}")
         return " ".join(["gyroscope train", *options])
 
     def _runs(self, stage: str) -> int:
