@@ -127,13 +127,19 @@ def shown(options: argparse.Namespace) -> list[Any]:
     return [] if hasattr(options, "quiet") else [Bar() if sys.stderr.isatty() else Lines()]
 
 
-def resuming(options: argparse.Namespace) -> bool:
-    """Return whether to continue a run, which is `options.resume`; raise where options would change it."""
+def resuming(options: argparse.Namespace, allowed: Collection[str] = ()) -> bool:
+    """Return whether to continue a run, which is `options.resume`; raise where options would change it.
+
+    Args:
+        options: what was given.
+        allowed: settings of the machine that may be given besides --resume.
+    """
     if hasattr(options, "continuing"):
         return _continues(options)
     if not hasattr(options, "resume"):
         return False
-    others = [*_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
+    given = (name for name in _given(options) if name not in allowed)
+    others = [*given, *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
     if others:
         raise ConfigError(
             f"--resume takes everything from {options.resume}/config.toml: leave out "
