@@ -31,8 +31,8 @@ examples:
 
 what happens: scout tries attacks in a quarter of the rounds, the most promising first: all of some 40 with the default
 budget of 40 runs, 8 with --budget 5. Search runs the worst in full, refine runs variants and combinations of these,
-confirm runs the worst of all with fresh seeds. A search can be interrupted at any time; the
-same command goes on. It ends with the worst attack as a command that reproduces it, redteam.csv and redteam.html.
+confirm runs the worst of all with fresh seeds. A search can be interrupted at any time; the same command goes on. It
+ends with the worst attack as a command that reproduces it, redteam.csv and redteam.html.
 
 a search that finds nothing proves nothing: the next attack may be one that nobody has tried.
 """
