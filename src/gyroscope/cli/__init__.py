@@ -37,7 +37,7 @@ from gyroscope.runs.command_options import CommandParser
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    Exit codes: 0, 1 a bug, 2 a mistake of the user's, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
+    Exit codes: 0, 1 a bug, 2 a user's mistake, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
     """
     fresh = "torch" not in sys.modules  # else this process is somebody else's, say a test's
     with no_collection():
