@@ -170,6 +170,14 @@ def test_runs_that_are_too_short_for_a_claim_leave_it_unmeasured(steps: int) -> 
     assert "30 steps" in verdicts["mnist-empire-half-krum-server"].note
 
 
+@pytest.mark.parametrize(("attacked", "measured", "verdict"), [(0.8702, "9.98", FAILS), (0.8696, "10.0", HOLDS)])
+def test_a_printed_number_is_on_its_side_of_the_bound(attacked: float, measured: str, verdict: str) -> None:
+    found = by_id(judge(CLAIMS, whole_paper(lambda config: 0.97 if config.attack == "none" else attacked)))
+    claim = found["mnist-little-quarter-server-krum"]
+    assert (claim.threshold, claim.verdict) == ("10 to 20 points", verdict)
+    assert claim.measured.startswith(f"{measured} ±")
+
+
 def test_seeds_are_paired() -> None:
     def accuracy(config: Config) -> float:
         return 0.5 + config.seed / 10 if config.attack != "none" else 0.97

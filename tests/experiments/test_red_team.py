@@ -100,6 +100,13 @@ def test_the_command_runs_the_attack_again(tmp_path: Path) -> None:
     assert evaluations == (result.runs[0].path / "evaluations.csv").read_text()
 
 
+def test_the_command_names_the_folder_of_the_data(tmp_path: Path) -> None:
+    result = AttackResult("little", (7,), 1.0, 0.0, 0.0, None, ())
+    assert "--data-dir" not in team(tmp_path).command(result)
+    search = dataclasses.replace(team(tmp_path), defence=dataclasses.replace(DEFENCE, data_dir="my data"))
+    assert search.command(result).endswith(" --data-dir 'my data'")
+
+
 def test_every_attack_of_the_table_takes_part_and_a_user_s_comes_first(tmp_path: Path) -> None:
     specs = team(tmp_path, extra=("little:factor=7",)).candidates()
     assert specs[0] == "little:factor=7" and specs[1 : 1 + len(PROMISING)] == [

@@ -45,7 +45,7 @@ def test_the_latex_table_has_a_row_per_setup_and_no_letter_that_latex_would_take
 def test_the_pivots_have_rules_as_rows_and_attacks_as_columns(runs: list[RunResult]) -> None:
     lines = table_lines(runs)
     tables = latex_tables.pivot_tables(lines)
-    assert len(tables) == 4  # two placements by two learning rates
+    assert len(tables) == 8  # two placements by two learning rates, maximum and final
     chosen = next(each for each in tables if "lr 0.2, momentum at the workers" in each)
     assert r"digits, 5 of 23 workers Byzantine" in chosen and r"maximum accuracy (\%), mean $\pm$" in chosen
     head, *body = [row.removesuffix(r" \\").split(" & ") for row in chosen.splitlines() if row.endswith(r"\\")]
@@ -67,6 +67,31 @@ def test_the_pivots_have_rules_as_rows_and_attacks_as_columns(runs: list[RunResu
     two = latex_tables.pivot_tables([line for line in lines if line.setup.config.rule in ("average", "krum")])
     both = next(each for each in two if "lr 0.2, momentum at the workers" in each)
     assert "Without an attack" in both and "krum & $" in both  # a single value is not the best of several
+
+
+def test_a_pivot_of_final_values_is_beside_that_of_maxima(runs: list[RunResult]) -> None:
+    at_workers = [run for run in runs if run.config.momentum == "workers" and run.config.lr == "0.2"]
+    lines = [line for line in table_lines(at_workers) if line.setup.config.attack != "little"]
+    first, second = latex_tables.pivot_tables(lines)
+    assert r"maximum accuracy (\%)" in first and r"final accuracy (\%)" in second
+    assert r"\label{tab:gyroscope-1}" in first and r"\label{tab:gyroscope-1-final}" in second
+    for line in lines:
+        for table, value in ((first, line.best), (second, line.final)):
+            assert str(value).replace("±", r"$\pm$" if line.setup.config.attack == "none" else r"\pm") in table
+    diverged = [dataclasses.replace(line.setup.runs[0], status="diverged") for line in lines]
+    diverged += [dataclasses.replace(line.setup.runs[1]) for line in lines]
+    first, second = latex_tables.pivot_tables(table_lines(diverged))
+    assert "diverged" not in first and "Runs that diverged (4) count with their last evaluation." in second
+
+
+def test_one_attacked_rule_has_the_unattacked_average_in_its_caption(runs: list[RunResult]) -> None:
+    at_workers = [run for run in runs if run.config.momentum == "workers" and run.config.lr == "0.2"]
+    lines = [line for line in table_lines(at_workers) if line.setup.config.rule in ("average", "krum")]
+    one = [line for line in lines if line.setup.config.attack != "empire"]
+    table, _ = latex_tables.pivot_tables(one)
+    assert "Without an attack, average has" in table and r"\naverage &" not in table and "rule & little" in table
+    two_rules = [line for line in table_lines(runs) if line.setup.config.attack == "none"][:1]
+    assert latex_tables.pivot_tables(two_rules) == []
 
 
 def test_latex_can_read_the_pivots(runs: list[RunResult], tmp_path: Path) -> None:
@@ -101,7 +126,7 @@ def test_each_number_of_byzantine_workers_has_a_pivot_with_the_unattacked_runs(r
     made = [*plain, *of(rule="median", declared_byzantine=3), *of(rule="median", declared_byzantine=5)]
     made += [run for f in (3, 5) for run in of(rule="median", attack="empire", byzantine=f)]
     tables = latex_tables.pivot_tables(table_lines(made))
-    assert [re.findall(r"(\d) of 23 workers", table) for table in tables] == [["3"], ["5"]]
+    assert [re.findall(r"(\d) of 23 workers", table) for table in tables] == [["3"], ["3"], ["5"], ["5"]]
     assert all("empire & no attack" in table and "\naverage & --" in table for table in tables)
     one = latex_tables.pivot_tables(table_lines(plain))
     assert one == []  # one rule, one attack
@@ -120,9 +145,13 @@ def test_seeds_have_a_row_per_run(runs: list[RunResult], tmp_path: Path) -> None
 def test_comparisons_pair_the_seeds(runs: list[RunResult]) -> None:
     found = paper_tables.comparisons(runs)
     assert found and all(each.seeds == 2 for each in found)
+    assert [each.compared for each in found] == sorted(
+        (each.compared for each in found), key=["rule", "momentum", "lr"].index
+    )
     chosen = next(
         each for each in found if (each.first, each.second) == ("krum", "median") and "little" in each.setting
     )
+    assert chosen.compared == "rule"
     place, rate = re.findall(r"lr ([\d.]+), momentum (\w+)", chosen.setting)[0][::-1]
     best = {
         (run.config.rule, run.config.seed): run.best
@@ -134,6 +163,28 @@ def test_comparisons_pair_the_seeds(runs: list[RunResult]) -> None:
     half = 12.7062 * statistics.stdev(differences) / math.sqrt(2)  # Student's t with one degree of freedom
     assert chosen.high - chosen.difference == pytest.approx(half, rel=1e-4)
     assert (chosen.p < 0.05) == (not chosen.low <= 0 <= chosen.high)
+
+
+@pytest.mark.parametrize(
+    ("compared", "values", "setting"),
+    [
+        ("momentum", ("server", "workers"), "digits, little f=5, rule krum, lr 0.2"),
+        ("lr", ("0.2", "0.05"), "digits, little f=5, rule krum, momentum workers"),
+    ],
+)
+def test_comparisons_are_of_other_settings_too(
+    runs: list[RunResult], compared: str, values: tuple[str, str], setting: str
+) -> None:
+    [chosen] = [each for each in paper_tables.comparisons(runs) if (each.compared, each.setting) == (compared, setting)]
+    assert (chosen.first, chosen.second) == values and chosen.seeds == 2
+    of = {
+        (getattr(run.config, compared), run.config.seed): run.best
+        for run in runs
+        if (run.config.rule, run.config.attack) == ("krum", "little")
+        and (run.config.lr == "0.2" if compared == "momentum" else run.config.momentum == "workers")
+    }
+    differences = [100 * (of[values[1], seed] - of[values[0], seed]) for seed in (1, 2)]
+    assert chosen.difference == pytest.approx(statistics.fmean(differences))
 
 
 def test_the_command_writes_them(folder: Path, tmp_path: Path) -> None:

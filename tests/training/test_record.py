@@ -330,6 +330,7 @@ def test_averaging_under_a_fault_diverges_on_record_without_a_traceback(tmp_path
     assert finished.code == 4
     assert finished.err == ""
     assert finished.out.startswith("diverged after step ") and "lower --lr" in finished.out
+    assert "; last evaluated at step 0: maximum accuracy " in finished.out
     assert finished.out.endswith(f" -> {out}\n") and finished.out.count("\n") == 1
     status = json.loads((out / "status.json").read_text())
     assert status["status"] == "diverged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,9 @@ import pandas
 import pytest
 import torch
 from launching import Finished, Started, gyroscope, lines, start, train_custom
+
+import gyroscope as gy
+from gyroscope.cli import main
 
 FILES = ("config.toml", "metrics.csv", "evaluations.csv", "workers.csv", "model.pt")
 KRUM = ("--rule", "krum", "--attack", "little", "--byzantine", 3, "--workers", 11, "--threads", 1)
@@ -273,6 +277,31 @@ def test_resuming_a_complete_run_only_reads_it(tmp_path: Path) -> None:
     assert again.out == first.out, "it prints the same result again"
     after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in out.iterdir() if path.name != ".lock"}
     assert after == before
+
+
+@dataclasses.dataclass(frozen=True)
+class InFolder(gy.tasks.NamedTask):
+    """A task whose data are a file in the folder that is named."""
+
+    name = "in-folder"
+    defaults = gy.tasks.Defaults(workers=3, batch=4, steps=6)
+
+    def load(self, folder: str | Path | None = None, progress: bool = True) -> gy.Task:
+        assert folder is not None
+        data = (torch.load(Path(folder) / "inputs.pt", weights_only=True), torch.arange(40) % 2)
+        return gy.Task(lambda: torch.nn.Linear(3, 2), data, data, torch.nn.functional.cross_entropy, self.defaults)
+
+
+def test_a_run_whose_data_have_moved_is_resumed_with_their_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    torch.save(torch.randn(40, 3, generator=torch.Generator().manual_seed(0)), tmp_path / "old" / "inputs.pt")
+    config = gy.Config(task=f"{__name__}:InFolder", data_dir=str(tmp_path / "old"))
+    whole = gy.train(config)
+    rounds = iter(range(6))
+    gy.train(config, out=tmp_path / "run", stop=lambda: next(rounds) == 2)
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert main(["train", "--resume", f"{tmp_path}/run", "--data-dir", f"{tmp_path}/new", "--quiet"]) == 0
+    assert pandas.read_csv(tmp_path / "run" / "evaluations.csv").equals(whole.evaluations)
 
 
 def test_two_processes_on_one_directory_do_not_mix(tmp_path: Path) -> None:

@@ -205,8 +205,20 @@ def test_what_does_not_fit_is_one_message() -> None:
             metric_for(TaskMetric(taken, "lower", squared_errors), torch.zeros(1))
     with pytest.raises(DataError, match="not their mean, got one number"):
         TaskMetric("mae", "lower", lambda x, y: (x - y).mean()).batch_total(torch.zeros(3), torch.zeros(3))
+    with pytest.raises(DataError, match=r"64 scores \(8, 8\) for 8 targets \(8,\) and outputs \(8, 1\).*reshape"):
+        TaskMetric("mae", "lower", lambda x, y: (x - y).abs()).batch_total(torch.zeros(8, 1), torch.zeros(8))
     with pytest.raises(DataError, match=r"outputs \(4, 2, 3\) for targets \(4, 3, 2\)"):
         squared_errors(torch.zeros(4, 2, 3), torch.zeros(4, 3, 2))
+
+
+def test_scores_are_per_target_per_sample_or_of_some_targets() -> None:
+    outputs, targets = torch.rand(4, 5, 3), torch.randint(5, (4, 3))
+    for scores, count in (
+        (class_hits, 12),
+        (lambda x, y: class_hits(x, y).reshape(4, 3).float().mean(dim=1), 4),
+        (lambda x, y: class_hits(x, y)[y.flatten() == 0], int((targets == 0).sum())),
+    ):
+        assert TaskMetric("own", "higher", scores).batch_total(outputs, targets)[1] == count  # type: ignore[arg-type]
 
 
 def test_shapes_of_classes() -> None:

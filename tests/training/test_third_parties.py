@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gyroscope import Config, attacks, rules, train
 from gyroscope._core.errors import ConfigError, InfeasibleError
+from gyroscope.cli import main
 
 HERE = __name__
 
@@ -49,6 +50,24 @@ class Bare(rules.Rule):
 class Scalar(Bare):
     def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
         return rules.Aggregate(rows.mean(), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class OfTorch(Bare):
+    extra: int = 0
+    share: float = 0.5
+    strict: bool = False
+    tag: str = ""
+    bound: float | None = 1.0
+
+    def aggregate(self, rows: Tensor, f: int) -> rules.Aggregate:
+        return rules.Aggregate(rows @ rows, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Careless(attacks.Attack):
+    def rows(self, honest: Tensor, f: int, context: attacks.AttackContext) -> Tensor:
+        return context.state["never written"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,6 +186,44 @@ def test_an_error_in_the_middle_is_on_record(tmp_path: Path) -> None:
         train(Config(rule=f"{HERE}:Broken", steps=3), out=tmp_path / "run")
     status = json.loads((tmp_path / "run" / "status.json").read_text())
     assert status == {"status": "failed", "step": 0, "reason": "ArithmeticError: bad weather"}
+
+
+@pytest.mark.parametrize(
+    ("options", "last"),
+    [
+        (["--rule", f"{HERE}:Broken"], f"the rule {HERE}:Broken raised this ArithmeticError"),
+        (["--rule", f"{HERE}:OfTorch:extra=2"], f"the rule {HERE}:OfTorch:extra=2 raised this RuntimeError"),
+        (["--attack", f"{HERE}:Careless", "--byzantine", "1"], f"the attack {HERE}:Careless raised this KeyError"),
+    ],
+)
+def test_the_last_line_names_whose_code_raised(
+    options: list[str], last: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["train", "--steps", "2", "--quiet", "--out", str(tmp_path / "run"), *options]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback") and last in said.splitlines()[-1]
+
+
+def test_a_bug_of_gyroscope_s_own_is_no_fault_of_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gyroscope.rules.base.check_f", lambda f: {}["lost"])  # `Rule` calls it
+    with pytest.raises(KeyError, match="lost"):
+        main(["train", "--steps", "2", "--quiet", "--out", str(tmp_path / "run"), "--rule", f"{HERE}:OfTorch"])
+
+
+@pytest.mark.parametrize(
+    ("parameter", "words"),
+    [
+        ("extra=2.5", "must be a whole number, got 2.5"),
+        ("extra=true", "must be a whole number, got True"),
+        ("share=much", "must be a number, got 'much'"),
+        ("strict=1", "must be true or false, got 1"),
+    ],
+)
+def test_a_parameter_has_the_plain_type_that_its_field_says(parameter: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=f"the {parameter.partition('=')[0]} of the rule '{HERE}:OfTorch' {words}"):
+        rules.parse(f"{HERE}:OfTorch:{parameter}")
+    given = rules.parse(f"{HERE}:OfTorch:extra=2,share=1,strict=true,tag=5,bound=none")
+    assert given == OfTorch(extra=2, share=1, strict=True, tag=5, bound=None)  # type: ignore[arg-type]
 
 
 def test_make_reads_a_spec_too() -> None:

@@ -1,7 +1,8 @@
 """One error type per kind of mistake. Each message names the cause, the value, the bound and a remedy.
 
 Everything here is a `GyroscopeError`: the command line prints its message in one piece and exits with code 2, without a
-traceback, because the reader can mend it. Any other exception is a bug in Gyroscope and keeps its traceback.
+traceback, because the reader can mend it. Any other exception is a bug, keeps its traceback and ends with code 1. The
+bug is in Gyroscope, or in a rule, attack or task of your own, which the last line then names.
 
 Example:
     >>> import gyroscope as gy

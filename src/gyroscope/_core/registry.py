@@ -26,6 +26,12 @@ T = TypeVar("T")
 _Self = TypeVar("_Self", bound="Named")
 Factory = Callable[..., T]
 _CHECK = "gyroscope"  # the key of a field's metadata under which its check is
+_PLAIN: dict[str, tuple[str, tuple[type, ...]]] = {
+    "int": ("a whole number", (int,)),
+    "float": ("a number", (int, float)),
+    "bool": ("true or false", (bool,)),
+}
+"""Annotations of fields without a check that `make` holds values against: what the error says, and the types."""
 
 
 class Named(ABC):
@@ -133,6 +139,7 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
                 )
             if key not in known:
                 raise UnknownNameError("parameter", key, known, of=f"{kind} {name!r}")
+        _check_plain(kind, name, factory, parameters)
     try:
         made = factory(**parameters)
     except TypeError as problem:
@@ -145,6 +152,17 @@ def make(kind: str, base: type, table: Mapping[str, Factory[T]], name: str, para
             f"{name!r} is no {kind}: it makes a {type(made).__name__}, not derived from gyroscope's {base.__qualname__}"
         )
     return made
+
+
+def _check_plain(kind: str, name: str, factory: Any, parameters: Mapping[str, Any]) -> None:
+    """Raise a ConfigError where a field says int, float or bool, has no check of its own, and is given another type."""
+    for field in dataclasses.fields(factory):
+        annotation = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
+        if field.name not in parameters or _CHECK in field.metadata or annotation not in _PLAIN:
+            continue
+        value, (words, types) = parameters[field.name], _PLAIN[annotation]
+        if value != field.default and (not isinstance(value, types) or (isinstance(value, bool) and bool not in types)):
+            raise ConfigError(f"the {field.name} of the {kind} {name!r} must be {words}, got {value!r}")
 
 
 def unaliased(table: Mapping[str, Any], name: str) -> str:

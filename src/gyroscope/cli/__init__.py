@@ -6,6 +6,7 @@ import argparse
 import gc
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from gyroscope import __version__
 from gyroscope._core.errors import GyroscopeError
 from gyroscope._core.garbage import no_collection
 from gyroscope._core.optional import require_lab
-from gyroscope._core.registry import installed
+from gyroscope._core.registry import Named, installed
 from gyroscope.cli import (
     bench,
     demo,
@@ -36,7 +37,7 @@ from gyroscope.runs.command_options import CommandParser
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command.
 
-    Exit codes: 0, 2 a mistake of the user's, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
+    Exit codes: 0, 1 a bug, 2 a user's mistake, 3 lost workers or a lost server, 4 a run diverged, 130 interrupted.
     """
     fresh = "torch" not in sys.modules  # else this process is somebody else's, say a test's
     with no_collection():
@@ -51,6 +52,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    try:
+        return _run_command(options)
+    except Exception as problem:
+        owner = _own_code(problem)
+        if owner is None:
+            raise
+        traceback.print_exception(problem)
+        print(
+            f"gyroscope: error: the {owner.kind_in_errors} {owner} raised this {type(problem).__name__}: mend the line "
+            "of its code in the traceback",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _own_code(problem: Exception) -> Named | None:
+    """Return the rule, attack or task of somebody else's module in whose code an exception was raised."""
+    owner = None
+    for frame, _ in traceback.walk_tb(problem.__traceback__):
+        here = frame.f_locals.get("self")
+        if isinstance(here, Named) and not frame.f_globals.get("__name__", "").startswith("gyroscope."):
+            owner = here
+    return owner
+
+
+def _run_command(options: argparse.Namespace) -> int:
     # A warning is for the user: one line, without the place in our source.
     warnings.showwarning = lambda message, *_, **__: print(f"gyroscope: warning: {message}", file=sys.stderr)
     if "" not in sys.path:

@@ -29,9 +29,10 @@ examples:
   a rule and an attack of your own, from a module in this folder:
     gyroscope redteam --rule my_module:MyRule --byzantine 3 --try my_module:MyAttack:strength=2
 
-what happens: scout tries every attack in a quarter of the rounds, search runs the worst in full, refine runs variants
-and combinations of these, confirm runs the worst of all with fresh seeds. A search can be interrupted at any time; the
-same command goes on. It ends with the worst attack as a command that reproduces it, redteam.csv and redteam.html.
+what happens: scout tries attacks in a quarter of the rounds, the most promising first: all of some 40 with the default
+budget of 40 runs, 8 with --budget 5. Search runs the worst in full, refine runs variants and combinations of these,
+confirm runs the worst of all with fresh seeds. A search can be interrupted at any time; the same command goes on. It
+ends with the worst attack as a command that reproduces it, redteam.csv and redteam.html.
 
 a search that finds nothing proves nothing: the next attack may be one that nobody has tried.
 """

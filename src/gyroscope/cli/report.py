@@ -46,11 +46,12 @@ what each format writes:
   html          index.html: one page with claims, charts and tables, which opens without a network
   md, csv       report.md, summary.csv: a line per setup, over its seeds
   seeds         seeds.csv: a line per run
-  comparisons   comparisons.csv: every two rules in the same setting, seed by seed: mean difference of the best value,
-                its 95 % confidence interval and the p-value of a paired t-test
+  comparisons   comparisons.csv: every two rules, placements of momentum or values of another setting, where all else
+                is equal, seed by seed: mean difference of the best value, its 95 % confidence interval and the p-value
+                of a paired t-test
   latex         report.tex: the table of setups for \\input (with booktabs); settings that all share are in a comment;
-                pivot.tex: rules as rows, attacks as columns, the best of a column in bold; a table for each value of
-                the other settings that differ (task, n, f, lr, momentum, ...)
+                pivot.tex: rules as rows, attacks as columns, the best of a column in bold; a table of the maxima
+                and one of the final values for each value of the other settings that differ (task, n, f, lr, ...)
   figures       figures/: the paper's figures, and heat-maps of the settings that vary, as PNG, PDF and SVG
 
 example:

@@ -36,7 +36,9 @@ def add_options(command: Any, out: str | None) -> None:
     command.add_argument("--jobs", type=int, metavar="N",
                          help="processes at a time (default: one per core, or per device named)")  # fmt: skip
     command.add_argument("--devices", metavar="LIST", help="devices to use in turn, e.g. cuda:0,cuda:1 (default: cpu)")
-    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data sets (or set GYROSCOPE_DATA)")
+    command.add_argument(
+        "--data-dir", metavar="DIR", help="folder that holds the data sets (built-in tasks: or set GYROSCOPE_DATA)"
+    )
     command.add_argument("--dry-run", action="store_true",
                          help="show what would run, with an estimate of time and disk")  # fmt: skip
     command.add_argument("--list", action="store_true", help="in a dry run: name every run, however many there are")

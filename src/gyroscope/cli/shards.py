@@ -26,7 +26,9 @@ def add(commands: Any) -> None:
                          help="how it is dealt, see gyroscope list shardings (default: %(default)s)")  # fmt: skip
     command.add_argument("--workers", type=int, metavar="N", help="n, all workers (default: the task's)")
     command.add_argument("--seed", type=int, default=1, metavar="SEED", help="of the run (default: %(default)s)")
-    command.add_argument("--data-dir", metavar="DIR", help="folder that holds the data set (or set GYROSCOPE_DATA)")
+    command.add_argument(
+        "--data-dir", metavar="DIR", help="folder that holds the data set (built-in tasks: or set GYROSCOPE_DATA)"
+    )
     command.add_argument("--out", metavar="FILE", help=f"the picture to write ({', '.join(_KINDS)})")
     command.set_defaults(run=_shards, reword=command_options.in_options)
 

@@ -64,8 +64,9 @@ def _train(options: argparse.Namespace) -> int:
     with command_options.interruption() as stop:
         common: dict[str, Any] = {"callbacks": command_options.shown(options), "stop": stop, "clock": watch}
         common |= {name: hasattr(options, name) for name in TRACKERS}
-        if command_options.resuming(options):
-            result = training.resume(options.resume, **common)
+        if command_options.resuming(options, allowed=["data_dir"]):
+            machine = {"data_dir": options.data_dir} if hasattr(options, "data_dir") else {}
+            result = training.resume(options.resume, machine=machine, **common)
         else:
             config, out, overwrite = command_options.configuration(options)
             result = training.train(config, out=out, overwrite=overwrite, **common)

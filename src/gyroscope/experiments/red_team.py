@@ -1,9 +1,9 @@
 """The red team: a budgeted search for the attack that costs a defence most.
 
-Successive halving in four stages: *scout* tries every attack in a quarter of the rounds; *search* runs the worst of
-them in full; *refine* runs what their parameters and combinations suggest; *confirm* runs the worst of all with seeds
-that had no part in the choice. A stage follows from the runs of the stages before it, and these are run directories: so
-an interrupted search goes on where it stopped.
+Successive halving in four stages: *scout* tries attacks in a quarter of the rounds, as many as its part of the budget
+allows; *search* runs the worst of them in full; *refine* runs what their parameters and combinations suggest; *confirm*
+runs the worst of all with seeds that had no part in the choice. A stage follows from the runs of the stages before it,
+and these are run directories: so an interrupted search goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -188,6 +188,8 @@ class RedTeam:
             for name, value in config.experiment().items()
             if value != defaults[name] and value is not None and name != "measure_every"
         ]
+        if config.data_dir is not None:
+            options.append(f"--data-dir {shlex.quote(str(config.data_dir))}")
         return " ".join(["gyroscope train", *options])
 
     def _runs(self, stage: str) -> int:

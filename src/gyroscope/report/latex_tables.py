@@ -12,7 +12,7 @@ from gyroscope.experiments.results import RunResult, SetupResult
 from gyroscope.report import page_layout as layout
 from gyroscope.report.heat_maps import OF_ATTACKS, setting_text, value_text, values_in_order
 from gyroscope.report.page_data import table_lines
-from gyroscope.report.page_summary import Summary
+from gyroscope.report.page_summary import MeanStd, Summary
 from gyroscope.runs.config import NO_ATTACK
 from gyroscope.simulation.task_metric import ACCURACY
 
@@ -81,25 +81,28 @@ def write_pivots(runs: Sequence[RunResult], path: Path) -> Path:
 
 
 def pivot_tables(lines: Sequence[Summary]) -> list[str]:
-    """Return a table with rules as rows and attacks as columns for each value of the other settings that differ.
+    """Return two tables with rules as rows and attacks as columns for each value of the other settings that differ.
 
-    A cell is the mean and the standard deviation of the best value; the best of a column is bold. A run that nobody
-    attacked is in the tables of all f; a rule of which there is no other run is in the caption.
+    A cell is the mean and the standard deviation, of the best value in the first table and of the final one in the
+    second; the best of a column is bold. A run that nobody attacked is in the tables of all f; a rule of which there is
+    no other run is in the caption, where some run was attacked.
     """
     tasks: dict[tuple[str, str], list[Summary]] = {}
     for line in lines:
         tasks.setdefault((line.setup.config.task, line.setup.metric.name), []).append(line)
     tables: list[str] = []
+    number = 0
     for members in tasks.values():
         names = _own_tables(members)
         for values in _value_combinations(members, names):
             chosen = [line for line in members if _belongs(line, names, values)]
             if len({(line.setup.config.rule, line.setup.config.attack) for line in chosen}) > 1:
-                tables.append(_pivot(chosen, names, values, len(tables) + 1))
+                number += 1
+                tables += [_pivot(chosen, names, values, number, final) for final in (False, True)]
     return tables
 
 
-def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any], number: int) -> str:
+def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any], number: int, final: bool) -> str:
     setups = [line.setup for line in lines]
     rules, attacks = (values_in_order(setups, name) for name in ("rule", "attack"))
     attacked = [setup.config for setup in setups if setup.config.attack != NO_ATTACK]
@@ -111,11 +114,11 @@ def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any]
     # A baseline that nobody attacked, which drops are measured against, is a number for the caption and not a table.
     plain = [key for key in cells if key[1] == NO_ATTACK]
     baseline = None
-    if len(plain) == 1 and len(cells) > 2 and sum(rule == plain[0][0] for rule, _ in cells) == 1:
+    if len(plain) == 1 and attacked and sum(rule == plain[0][0] for rule, _ in cells) == 1:
         baseline = cells[plain[0]]
         rules, attacks = ([each for each in found if each not in plain[0]] for found in (rules, attacks))
     columns = [[cells.get((rule, attack)) for rule in rules] for attack in attacks]
-    texts = [_column(column) for column in columns]
+    texts = [_column(column, final) for column in columns]
     header = ["rule", *(escaped(value_text("attack", attack)) for attack in attacks)]
     rows = [[escaped(rule), *cell] for rule, *cell in zip(rules, *texts, strict=True)]
     config, metric = (attacked or [setups[0].config])[0], setups[0].metric
@@ -124,11 +127,14 @@ def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any]
     where += [setting_text(name, value) for name, value in told]
     unit = " (%)" if metric.percent else ""
     caption = (
-        f"{', '.join(where)}: {metric.extreme} {metric.words}{unit}, mean ± standard deviation over "
-        f"{_seed_counts(setups)} seeds; bold: the best of the column."
+        f"{', '.join(where)}: {'final' if final else metric.extreme} {metric.words}{unit}, "
+        f"mean ± standard deviation over {_seed_counts(setups)} seeds; bold: the best of the column."
     )
     if baseline is not None:
-        caption += f" Without an attack, {baseline.setup.config.rule} has {baseline.best}."
+        caption += f" Without an attack, {baseline.setup.config.rule} has {_shown(baseline, final)}."
+    diverged = sum(line.diverged for line in cells.values())
+    if diverged and final:
+        caption += f" Runs that diverged ({diverged}) count with their last evaluation."
     differing = [
         name
         for name in layout.varying(setups)
@@ -141,26 +147,27 @@ def _pivot(lines: Sequence[Summary], names: Sequence[str], values: Sequence[Any]
             r"\begin{table}",
             r"\centering",
             rf"\caption{{{escaped(caption)}}}",
-            rf"\label{{tab:gyroscope-{number}}}",
+            rf"\label{{tab:gyroscope-{number}{'-final' * final}}}",
             *_tabular("l" + "r" * len(attacks), header, rows),
             r"\end{table}",
         ]
     )
 
 
-def _column(lines: Sequence[Summary | None]) -> list[str]:
+def _shown(line: Summary, final: bool) -> MeanStd:
+    return line.final if final else line.best
+
+
+def _column(lines: Sequence[Summary | None], final: bool) -> list[str]:
     """Return the cells of a column; bold are those that print the best mean, if there are others to compare with."""
-    printed = [None if line is None or math.isnan(line.best.mean) else line for line in lines]
-    known = [line for line in printed if line is not None]
+    shown = [None if line is None else _shown(line, final) for line in lines]
+    known = [value for value in shown if value is not None and not math.isnan(value.mean)]
     best = ""
     if len(known) > 1:
-        choose = max if known[0].setup.metric.better == "higher" else min
-        winner = choose(known, key=lambda line: line.best.mean).best
+        better = next(line.setup.metric.better for line in lines if line is not None)
+        winner = (max if better == "higher" else min)(known, key=lambda value: value.mean)
         best = winner.number(winner.mean)
-    return [
-        "--" if line is None else _math(str(line.best), bold=line.best.number(line.best.mean) == best)
-        for line in printed
-    ]
+    return ["--" if value is None else _math(str(value), bold=value.number(value.mean) == best) for value in shown]
 
 
 def _own_tables(lines: Sequence[Summary]) -> list[str]:

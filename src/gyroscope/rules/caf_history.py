@@ -44,7 +44,8 @@ class CAFHistory(ContextualRule):
     within the bound of `caf`, whatever the histories hold.
 
     It is for workers whose data are alike. Where they are strongly unequal, honest workers deviate from each other in
-    the same way in every round, too, and the histories mislead the filter: `caf` then loses less (docs/leaderboard.md).
+    the same way in every round, too, and the histories mislead the filter: `caf` then loses less (documentation: The
+    leaderboard).
 
     A row with a NaN or an infinity has no weight in its round and leaves its worker's history as it was. Cost: two
     tables of distances, O(n^2 d), and at most 2 n eigenproblems of size n. The state is n vectors. memory: the factor

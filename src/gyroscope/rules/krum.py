@@ -117,7 +117,7 @@ class Krum(ScoreRule, SelectionRule):
     Other implementations: this paper's text sums distances over n-f-2 neighbours (the default). The original Krum paper
     sums squared distances (`squared=True`). The released code of this paper takes n-f-1 neighbours
     (`neighbours="n-f-1"`); ByzFL and ByzPy take n-f-1 with squares; Flower n-f-2 with squares. ByzFL's Multi-Krum
-    averages n-f rows (`m="n-f"`). docs/rules.md has the table.
+    averages n-f rows (`m="n-f"`). The page The rules has the table.
     """
 
     m: int | Literal["n-f"] | None = registry.count(None, or_one_of=("n-f",))

@@ -16,7 +16,10 @@ class Callback:
         """Handle the start of the loop at `step`, which ends after `steps`; `title` says in one line what runs."""
 
     def step(self, row: Row) -> None:
-        """Handle a round: `row` holds its measures (docs/measures.md), or step and lr if it was not measured."""
+        """Handle a round: `row` holds its measures, or step and lr if it was not measured.
+
+        The page What is recorded of the documentation explains the measures.
+        """
 
     def evaluated(self, row: Row) -> None:
         """Handle an evaluation: `row` holds step, the metric by its name, samples and test_loss."""

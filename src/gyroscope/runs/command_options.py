@@ -60,8 +60,8 @@ STOPPED = 3
 DIVERGED = 4
 """The exit code of a run whose parameters are no longer finite."""
 EXIT_CODES = """\
-exit codes: 0 the run is complete; 2 a mistake, which the message names; 4 the run diverged: its parameters are no
-longer finite (an accuracy that an attack has ruined is no such case); 130 interrupted.
+exit codes: 0 the run is complete; 1 a bug, with a traceback; 2 a mistake, which the message names; 4 the run diverged:
+its parameters are no longer finite (an accuracy that an attack has ruined is no such case); 130 interrupted.
 """
 
 
@@ -127,13 +127,19 @@ def shown(options: argparse.Namespace) -> list[Any]:
     return [] if hasattr(options, "quiet") else [Bar() if sys.stderr.isatty() else Lines()]
 
 
-def resuming(options: argparse.Namespace) -> bool:
-    """Return whether to continue a run, which is `options.resume`; raise where options would change it."""
+def resuming(options: argparse.Namespace, allowed: Collection[str] = ()) -> bool:
+    """Return whether to continue a run, which is `options.resume`; raise where options would change it.
+
+    Args:
+        options: what was given.
+        allowed: settings of the machine that may be given besides --resume.
+    """
     if hasattr(options, "continuing"):
         return _continues(options)
     if not hasattr(options, "resume"):
         return False
-    others = [*_given(options), *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
+    given = (name for name in _given(options) if name not in allowed)
+    others = [*given, *(name for name in ("config", "defence", "out", "overwrite") if hasattr(options, name))]
     if others:
         raise ConfigError(
             f"--resume takes everything from {options.resume}/config.toml: leave out "
@@ -274,10 +280,11 @@ def conclude(result: Any, command: str = "train", again: str = "") -> int:
         )
         return STOPPED if result.reason else 130
     if result.status == run_dir.DIVERGED:
+        last = result.tables[run_dir.EVALUATIONS][-1]["step"]
         print(
             f"diverged after step {result.step} of {result.config.steps}: the parameters are no longer finite (lower "
             "--lr, set --clip, or choose a rule that withstands such rows: gyroscope list rules); "
-            f"{result.metric.summary(result.best, result.final)}{where}"
+            f"last evaluated at step {last}: {result.metric.summary(result.best, result.final)}{where}"
         )
         return DIVERGED
     print(f"{result.metric.summary(result.best, result.final)}{where}")

@@ -139,7 +139,7 @@ class CommonConfig:
     device: str = option("cpu", MACHINE, "cpu, cuda, cuda:1, ...", "DEV", experiment=False)
     threads: int | None = option(None, MACHINE, "CPU threads (default: as torch chooses)", "N", experiment=False)
     data_dir: str | None = option(
-        None, MACHINE, "folder that holds the data set (or set GYROSCOPE_DATA)", "DIR", experiment=False
+        None, MACHINE, "folder that holds the data set (built-in tasks: or set GYROSCOPE_DATA)", "DIR", experiment=False
     )
 
     def __post_init__(self) -> None:

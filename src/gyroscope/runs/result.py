@@ -52,7 +52,7 @@ class Result:
 
     @property
     def metrics(self) -> pandas.DataFrame:
-        """One row per step; docs/measures.md explains the columns."""
+        """One row per step (documentation: What is recorded)."""
         return self.frame(run_dir.METRICS)
 
     @property

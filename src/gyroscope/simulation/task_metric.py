@@ -24,7 +24,7 @@ class TaskMetric:
     Args:
         name: the name in tables, bars and figures, and of the column of evaluations.csv.
         better: whether "higher" or "lower" values are better.
-        scores: maps (outputs, targets) of a batch to a score for each prediction.
+        scores: maps (outputs, targets) of a batch to a score for each prediction: at most one per element of targets.
         of_loss: maps the mean test loss to the metric, where there are no scores.
         percent: whether the metric is a share, from 0 to 1, that people read in percent.
 
@@ -108,6 +108,13 @@ class TaskMetric:
             raise DataError(
                 f"the metric {self.name} must give a tensor with a score for each prediction, not their mean, got "
                 f"{'one number' if isinstance(scores, Tensor) else type(scores).__name__}"
+            )
+        if scores.numel() > targets.numel():  # fewer are right where some targets do not count
+            raise DataError(
+                f"the metric {self.name} gives {scores.numel()} scores {tuple(scores.shape)} for {targets.numel()} "
+                f"targets {tuple(targets.shape)} and outputs {tuple(outputs.shape)}, and must give at most one per "
+                "target: make the shapes equal where they broadcast, such as outputs.reshape(targets.shape), or take "
+                "the mean of a target's scores"
             )
         return scores.double().sum(), scores.numel()
 

@@ -101,7 +101,8 @@ class NamedTask(registry.Named):
         """Return the task with its data.
 
         Args:
-            folder: Where the data may be (`--data-dir`). The built-in tasks look in other places, too.
+            folder: Where the data may be (`--data-dir`), or None where nobody said. The built-in tasks look in other
+                places, too, such as the folder in the variable GYROSCOPE_DATA.
             progress: Whether to show a bar while data is fetched.
         """
 

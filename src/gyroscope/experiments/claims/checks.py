@@ -196,7 +196,8 @@ def compare(
     def judge(results: PaperResults) -> tuple[str, bool]:
         found = {label.format(**case): quantity.of(results, key) for case, key in zip(cases, keys, strict=True)}
         means = [statistics.fmean(numbers) for numbers in found.values()]
-        return labelled(found) + unit, not any(map(math.isnan, means)) and holds(*means)
+        text = labelled(found, printed_decimals(holds, *means)) + unit
+        return text, not any(map(math.isnan, means)) and holds(*means)
 
     return Check(tuple(needed for key in keys for needed in quantity.needs(key)), judge)
 
@@ -245,14 +246,21 @@ def _differences(results: PaperResults, first: PaperKey, second: PaperKey, final
     return [100 * (getattr(two[seed], name) - getattr(one[seed], name)) for seed in seeds]
 
 
-def mean_text(numbers: Sequence[float]) -> str:
+def printed_decimals(holds: Callable[..., bool], *numbers: float) -> int:
+    """Return how many decimals to print: one, or so many that the printed numbers are on their side of the bound."""
+    verdict = holds(*numbers)
+    return next((d for d in range(1, 7) if holds(*(round(number, d) for number in numbers)) == verdict), 1)
+
+
+def mean_text(numbers: Sequence[float], decimals: int = 1) -> str:
     """Return `12.3 ± 0.4`: mean and standard deviation, which is 0 for a single number."""
-    return f"{statistics.fmean(numbers):.1f} ± {statistics.stdev(numbers) if len(numbers) > 1 else 0.0:.1f}"
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+    return f"{statistics.fmean(numbers):.{decimals}f} ± {deviation:.{decimals}f}"
 
 
-def labelled(values: Mapping[str, Sequence[float]]) -> str:
+def labelled(values: Mapping[str, Sequence[float]], decimals: int = 1) -> str:
     """Return `krum 12.3 ± 0.4, median ...`: mean and standard deviation by label."""
-    return ", ".join(f"{label} {mean_text(numbers)}".lstrip() for label, numbers in values.items())
+    return ", ".join(f"{label} {mean_text(numbers, decimals)}".lstrip() for label, numbers in values.items())
 
 
 def in_pairs(means: Sequence[float]) -> Iterator[tuple[float, float]]:

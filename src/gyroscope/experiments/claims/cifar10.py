@@ -19,6 +19,7 @@ from gyroscope.experiments.claims.checks import (
     log_ratio,
     loss,
     placement_pairs,
+    printed_decimals,
 )
 from gyroscope.experiments.claims.mnist import workers_never_worse
 from gyroscope.experiments.grid import PAPER, PLACES, PaperKey
@@ -80,12 +81,16 @@ def _larger_than_mnist() -> Check:
 def _range_of_gains() -> Check:
     pairs = [pair for task in PAPER for pair in placement_pairs(task)]
 
+    def in_range(smallest: float, largest: float) -> bool:
+        return 2.5 <= smallest <= 10 and 40 <= largest <= 60
+
     def judge(results: PaperResults) -> tuple[str, bool]:
         gains = {server: statistics.fmean(gain.of(results, server)) for server, _ in pairs}
         least, most = (choose(gains, key=lambda key: gains[key]) for choose in (min, max))
-        text = ", ".join(f"{gains[key]:+.1f} ({key.task}, {key.attack}, {key.rule}, f = {key.f}, rate {key.lr:g})"
-                         for key in (least, most))  # fmt: skip
-        return f"from {text}", 2.5 <= gains[least] <= 10 and 40 <= gains[most] <= 60
+        decimals = printed_decimals(in_range, gains[least], gains[most])
+        text = ", ".join(f"{gains[key]:+.{decimals}f} ({key.task}, {key.attack}, {key.rule}, f = {key.f}, "
+                         f"rate {key.lr:g})" for key in (least, most))  # fmt: skip
+        return f"from {text}", in_range(gains[least], gains[most])
 
     return Check(tuple(key for pair in pairs for key in pair), judge)
 

@@ -21,6 +21,7 @@ from gyroscope.experiments.claims.checks import (
     loss,
     median_margin,
     placement_pairs,
+    printed_decimals,
 )
 from gyroscope.experiments.grid import PLACES, PaperKey
 from gyroscope.experiments.results import RunResult
@@ -45,7 +46,8 @@ def _reduction(rule: str) -> Check:
     def judge(results: PaperResults) -> tuple[str, bool]:
         server, workers = (statistics.fmean(loss.of(results, key)) for key in keys)
         factor = server / workers if workers > 0 else math.inf
-        return f"x{factor:.1f} ({server:.1f} to {workers:.1f} points)", factor >= 5.5
+        decimals = printed_decimals(lambda value: value >= 5.5, factor)
+        return f"x{factor:.{decimals}f} ({server:.1f} to {workers:.1f} points)", factor >= 5.5
 
     return Check(tuple(needed for key in keys for needed in loss.needs(key)), judge)
 
@@ -86,8 +88,9 @@ def workers_never_worse(task: str) -> Claim:
         gains = {server: statistics.fmean(gain.of(results, server)) for server, _ in pairs}
         worst = min(gains, key=lambda key: gains[key])
         below = sum(value < -0.5 for value in gains.values())
+        decimals = printed_decimals(lambda value: value >= -0.5, gains[worst])
         text = (
-            f"{len(gains) - below} of {len(gains)} settings; gains from {gains[worst]:+.1f} ({worst.rule}, "
+            f"{len(gains) - below} of {len(gains)} settings; gains from {gains[worst]:+.{decimals}f} ({worst.rule}, "
             f"{worst.attack}, f = {worst.f}, rate {worst.lr:g}) to {max(gains.values()):+.1f} points"
         )
         return text, below == 0
