@@ -47,9 +47,11 @@ MORE = (
     "nnm+bulyan",
     "nnm+mda",
     "nnm+caf",
-    "nnm+median",
 )
 """Repaired forms, compositions, and smea without its search among subsets, besides the rules themselves."""
+
+COMPOSED = ("nnm+median", "nnm+trimmed-mean")
+"""Compositions that are listed with the rules: nobody promises anything of them."""
 
 SIBLINGS = {
     "median": (MEDIAN, "byzfl Median"),
@@ -65,7 +67,7 @@ def measure(shape: tuple[int, int], budget: float, on_start: OnStart | None = No
     memory.keep_freed_memory()  # as a run and a server do
     rows = drawn(shape)
     passes = in_turn(things(rows, BYZANTINE[n]), budget, on_start=on_start)
-    lines = [_line(passes, name, MEAN, shape) for name in rules.RULES if name in passes.seconds]
+    lines = [_line(passes, name, MEAN, shape) for name in (*rules.RULES, *COMPOSED) if name in passes.seconds]
     for name, others in SIBLINGS.items():
         lines += [_line(passes, name, other, shape) for other in others if other in passes.seconds]
     lines += [line for name in passes.seconds if (line := _beside_its_floor(passes, name, shape))]
@@ -99,7 +101,7 @@ def things(rows: Tensor, f: int) -> dict[str, Timed]:
     for name, rule in rules.RULES.items():
         if rule().min_workers(f) <= n <= MOST_WORKERS.get(name, n):
             found[name] = _call(rule(), rows, f, rules.RuleContext(trusted=rows[0]))
-    for name in MORE:
+    for name in (*MORE, *COMPOSED):
         if rules.parse(name).min_workers(f) <= n:
             found[name] = _call(rules.parse(name), rows, f)
     for name, stage in rules.PREAGGREGATIONS.items():

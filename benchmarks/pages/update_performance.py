@@ -49,8 +49,32 @@ def main(folder: Path) -> None:
             "attacks": floors([line for line in beside if line["part"] == "attacks"]),
         }
         markers.replace(DOCS / "performance.md", parts)
+        markers.replace(DOCS / "how-to" / "which-defence.md", {"costs": costs(lines)})
         for name in ("bench.csv", "bench.png", "bench.svg"):
             shutil.copy(folder / name, target / name)
+
+
+def costs(lines: list[dict[str, str]]) -> str:
+    """Return the times of the rules that people choose from, as multiples of the average's."""
+    sizes = list(dict.fromkeys((line["n"], line["d"]) for line in lines if line["part"] == "floors"))
+    times = {
+        (line["what"].partition(" / ")[0], line["n"]): float(line["ours_ms"])
+        for line in lines
+        if line["part"] in ("rules", "floors")
+    }
+    table = ["| rule | " + " | ".join(f"{n} workers, {int(d):,} parameters" for n, d in sizes) + " |"]
+    table.append("|---|" + "---:|" * len(sizes))
+    for rule in _CHOICES:
+        cells = (f"{times[rule, n] / times['average', n]:.2g}" for n, _ in sizes)
+        table.append(f"| `{rule}` | {' | '.join(cells)} |")
+    runs = {line["what"]: line["value"] for line in lines if line["part"] == "training"}
+    best = number(runs["MNIST run, --defence best / average"])
+    return "\n".join(
+        [f"An MNIST run with `--defence best` takes {best} times as long as one with `average`.", "", *table]
+    )
+
+
+_CHOICES = ("average", "median", "meamed", "fltrust", "nnm+trimmed-mean", "caf", "caf-history", "dnc:robust=true")
 
 
 def block(texts: list[str]) -> str:
