@@ -37,7 +37,7 @@ def _bars(axes, lines: Sequence[Line], shape: tuple[int, int]) -> None:  # type:
             name, _, other = entry.what.partition(" / ")
             times[name], times[other] = entry.ours_ms, entry.other_ms
     ordered = sorted(times, key=times.__getitem__, reverse=True)
-    ours = set(RULES)
+    ours = {*RULES, *rules.COMPOSED}
     bars = axes.barh(
         ordered,
         [times[name] for name in ordered],
