@@ -223,6 +223,15 @@ def test_a_kernel_says_so_when_it_is_compiled_and_nobody_compiles_the_others(tmp
     assert said == [["gyroscope: compiling the kernel `row_sums` for later runs, too"], []]
 
 
+@pytest.mark.slow
+def test_of_several_ranks_one_says_what_is_compiled(tmp_path: Path) -> None:
+    script = "import torch; from gyroscope._linalg import matrix; matrix.squared_lengths(torch.ones(2, 3))"
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "LOCAL_RANK": "1"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.rglob("*.nbc"))
+
+
 ELSEWHERE = """
 import re, torch
 import llvmlite.binding as llvm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib
+import os
 import pathlib
 import sys
 from collections.abc import Callable
@@ -76,11 +77,14 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
-    """Say which kernel is being compiled: it takes a second or more, once, and then nothing for a long time."""
+    """Say which kernel is being compiled: it takes a second or more, once, and then nothing for a long time.
+
+    Of several ranks on a machine, which wait for each other anyway, the first one says so.
+    """
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
-        if function in _KERNELS:
+        if function in _KERNELS and os.environ.get("LOCAL_RANK", "0") == "0":
             print(
                 f"gyroscope: compiling the kernel `{function.__name__}` for later runs, too",
                 file=sys.stderr,
