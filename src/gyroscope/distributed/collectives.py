@@ -7,7 +7,9 @@ others get an ExchangeError, at the latest at the process group's timeout (with 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,12 @@ __all__ = ["Exchange", "PrefixStore", "ProcessGroupGloo", "Store", "added_up"]  
 
 _SMALL_BYTES = 1 << 20
 """What a rank may receive in one exchange rather than make two."""
+_LAST_SECONDS = 0.1
+"""For gloo's threads, at the exit of the process."""
+
+# A thread of gloo frees the tensors of the last collective, and needs Python's lock for that. If the interpreter ends
+# meanwhile, that aborts the process, and torchrun takes the rank for failed. This sleep gives the lock to the thread.
+atexit.register(time.sleep, _LAST_SECONDS)
 
 
 class Exchange:
