@@ -174,8 +174,8 @@ def _mix_by_steps(
 
     Step i begins with zero, with the result of step 0, with that of the step before, or with both of these, if
     origins[i] is 0, 1, 2 or 3. It adds weights[k] times row step_rows[k] for k from bounds[i] to bounds[i + 1] - 1, at
-    least one. If targets[i] is a mixture and not -1, that is the sum times scales[i]. Returns whether all are finite: a
-    row that is not spoils mixtures without it.
+    least one. If targets[i] is a mixture and not -1, that is the sum times scales[i]. A sum times 1 is written there
+    only: no later step may begin with it. Returns whether all are finite: a row that is not spoils mixtures without it.
     """
     step, last = lane_count(source), 2 * width
     sums, lost = aligned(3 * width, source), np.zeros(step, source.dtype)
